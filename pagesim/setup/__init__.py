@@ -1,1 +1,1 @@
-"""What a run is made of: options, parts and policies by name, and a system made ready for a trace."""
+"""The setup of a run: options, parts and policies by name, and a system prepared for a trace."""

@@ -1,4 +1,4 @@
-"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, and their KV groups."""
+"""Block plans of a system: how vLLM, or an alternative, groups its model's layers into KV cache groups."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
 
 NATIVE_FP8 = 89
-"""The compute capability, ten times, from which Triton's kernels take a cache in fp8."""
+"""Lowest compute capability, times ten, at which Triton's kernels support an fp8 cache."""
 
 FLASHINFER_HEADS = frozenset((64, 128, 256, 512))
-"""Widths of heads that FlashInfer's kernels take, as vLLM has it."""
+"""Head dimensions that FlashInfer's kernels support, according to vLLM."""
 
 
 STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-"""What is called what here of the types of recurrent states."""
+"""Data types of recurrent states: pagesim's names by the engines' names."""
 
 
 def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockPlan:
-    """Plan the KV blocks of a system of policy ``vllm-v1``, of a cache that is empty yet.
+    """Plan the KV blocks of a system of policy ``vllm-v1``, for a cache whose size is still open.
 
     Args:
-        config: what its engine starts with.
-        max_model_len: tokens of the longest request; the engine's own when left out.
+        config: engine config.
+        max_model_len: tokens of the longest request; the engine's own if left out.
 
     Raises:
-        PagesimError: the release's plan is in no log, or it does not start with these options.
+        PagesimError: no log shows the release's plan, or the release does not start with these options.
     """
     system, options, model = config.system, config.options, config.model
     assert isinstance(options, VllmV1Options)
@@ -95,19 +95,19 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
 
 
 def divided_over(config: EngineConfig) -> int:
-    """Return the GPUs over which the tokens of a block are divided; 1 where each has all of its heads'.
+    """Return the decode context-parallel size, the number of GPUs over which a block's tokens are divided.
 
     Raises:
-        PagesimError: there are several, and blocks are not vLLM's own.
+        PagesimError: it is above 1, and the blocks are not vLLM's own.
     """
     return _of_own_blocks(config, "decode_context_parallel_size")
 
 
 def pipeline_stages(config: EngineConfig) -> tuple[range, ...]:
-    """Return the layers of each stage of a pipeline, from 0; one has all of them where there is none.
+    """Return the layer indices of each pipeline stage, from 0; a single stage without pipeline parallelism.
 
     Raises:
-        PagesimError: there are several, and blocks are not vLLM's own, or another rule counts them.
+        PagesimError: there are several stages, and blocks are not vLLM's own or another rule sizes them.
     """
     stages = _of_own_blocks(config, "pipeline_parallel_size")
     if stages > 1 and config.sizing != "vllm" and config.system.num_blocks is None:
@@ -119,7 +119,7 @@ def pipeline_stages(config: EngineConfig) -> tuple[range, ...]:
 
 
 def _of_own_blocks(config: EngineConfig, name: str) -> int:
-    """Return an option that is 1 unless blocks are vLLM's own."""
+    """Return a parallelism option, which only vLLM's own blocks allow to exceed 1."""
     size, policy = getattr(config.options, name, None) or 1, config.policy
     if size > 1 and (policy.layout is not None or policy.allocator != "paged"):
         raise PagesimError(
@@ -130,7 +130,7 @@ def _of_own_blocks(config: EngineConfig, name: str) -> int:
 
 
 def _check_context_parallel(config: EngineConfig) -> None:
-    """Refuse tokens that are divided over GPUs by which KV heads are not replicated.
+    """Refuse a decode context-parallel size that exceeds the replication of KV heads.
 
     Source: ``verify_with_parallel_config`` (config/model.py).
     """
@@ -152,13 +152,13 @@ def _check_context_parallel(config: EngineConfig) -> None:
 
 
 def fitting_length(config: EngineConfig) -> int:
-    """Return the tokens of the longest request that fits beside the null block: ``max_model_len`` auto.
+    """Return the tokens of the longest request that fits next to the null block, for ``max_model_len`` auto.
 
     It is at most the model's own. Source: ``_auto_fit_max_model_len`` (v1/core/kv_cache_planning.py).
 
     Raises:
-        CapacityError: none fits, or no block does.
-        PagesimError: it is another engine, or a release of which no such length is checked.
+        CapacityError: no request fits, or not even a block does.
+        PagesimError: the engine is another, or the release's automatic length is not validated.
     """
     options = config.options
     if not isinstance(options, VllmV1Options) or not RELEASES[options.vllm_version].groups_layers:
@@ -182,14 +182,14 @@ def fitting_length(config: EngineConfig) -> int:
 
 
 def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
-    """Plan the pages of the layer types of a system, of a cache that is empty yet.
+    """Plan the pages of a system's layer types, for a cache whose size is still open.
 
     Args:
-        config: of policy ``vllm-v1``.
+        config: engine config of policy ``vllm-v1``.
         layout: how types share memory.
 
     Raises:
-        PagesimError: it has drafts, or its layers cannot be dealt out over its GPUs.
+        PagesimError: speculative decoding is on, or the layers cannot be divided over the GPUs.
     """
     options = config.options
     assert isinstance(options, VllmV1Options)
@@ -210,14 +210,14 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
 
 
 def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:
-    """Return the KV groups of a block plan, in its order.
+    """Return the KV cache groups of a block plan, in its order.
 
-    Where the last block of a hit is computed again, it is in all groups alike one that has the drafter's KV,
-    or in all groups where a drafter has none.
+    If the last block of a prefix hit is recomputed, this applies to all groups like those with a drafter's
+    KV, or to all groups if the drafter keeps none.
 
     Args:
-        plan: whose.
-        drafts: what drafts mean for memory; None without any.
+        plan: block plan.
+        drafts: effects of speculative decoding on memory; None without it.
     """
     reads_behind = drafts is not None and drafts.reads_behind
     drops_block = drafts is not None and drafts.drops_block
@@ -246,7 +246,7 @@ def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGrou
 
 
 def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:
-    """Return a KV group for each layer type of a plan, in its order."""
+    """Return a KV cache group for each layer type of a plan, in its order."""
     return tuple(
         [
             KVGroup(each.block_size, _rule(each.rule, State()), len(each.places), each.page_bytes)
@@ -264,17 +264,17 @@ def _rule(layer: Layer, of_states: State) -> Rule:
         case StateLayer():
             return of_states
         case RingLayer():
-            return State()  # one block a sequence, in which no prefix is found
+            return State()  # one block per sequence, in which no prefix is matched
         case _:
             return Full()
 
 
 def check_kv_dtype(config: EngineConfig) -> None:
-    """Refuse a type of the cache that vLLM does not start with, or of which blocks are not known.
+    """Refuse a KV cache data type with which vLLM does not start, or whose blocks are not known.
 
     Raises:
-        PagesimError: fp8 on a GPU on which no kernel for the model takes it, or a scale of each token and
-            head where it is not known what blocks take of this engine or release.
+        PagesimError: no kernel for the model supports the type on the GPU, or the type has scales and its
+            block sizes are not known for this engine or release.
     """
     options = config.options
     release = RELEASES[options.vllm_version] if isinstance(options, VllmV1Options) else None
@@ -294,7 +294,7 @@ def check_kv_dtype(config: EngineConfig) -> None:
 
 
 def _check_fp8(config: EngineConfig) -> None:
-    """Refuse fp8 before compute capability 8.9 where only vLLM's Triton kernels take the model's layers.
+    """Refuse fp8 below compute capability 8.9 if only vLLM's Triton kernels support the model's layers.
 
     Sources: ``TritonAttentionImpl`` and ``TritonMLAImpl`` (v1/attention/backends), ``FlashInferBackend``.
     """
@@ -320,7 +320,7 @@ def _check_fp8(config: EngineConfig) -> None:
 
 
 def _check_nvfp4(config: EngineConfig) -> None:
-    """Refuse nvfp4 for layers that FlashInfer's kernels, which alone take it, do not compute.
+    """Refuse nvfp4 for layers that FlashInfer's kernels, the only ones with nvfp4, do not support.
 
     Sources: ``FlashInferBackend`` (v1/attention/backends/flashinfer.py), ``get_attn_backend_cls``.
     """
@@ -335,10 +335,10 @@ def _check_nvfp4(config: EngineConfig) -> None:
 
 
 def check_longest(system: System, blocks: BlockPlan) -> None:
-    """Refuse, as the engine does when it starts, a cache in which not even one longest request fits.
+    """Refuse, as the engine does at startup, a cache that cannot hold one request of ``max_model_len``.
 
     Raises:
-        CapacityError: it does not.
+        CapacityError: the request does not fit.
     """
     if blocks.starts:
         return
@@ -355,11 +355,11 @@ def check_longest(system: System, blocks: BlockPlan) -> None:
 
 
 def check_cache_bytes(config: EngineConfig, sized: Capacity) -> None:
-    """Refuse a cache of ``kv_cache_memory_bytes`` for which a GPU has no room beside the weights.
+    """Refuse a ``kv_cache_memory_bytes`` that does not fit on a GPU together with the weights.
 
     Raises:
-        CapacityError: it has none.
-        PagesimError: another rule than vLLM's sizes the cache.
+        CapacityError: it does not fit.
+        PagesimError: a rule other than vLLM's sizes the cache.
     """
     system, gpu = config.system, config.gpu
     asked = system.kv_cache_memory_bytes
@@ -379,32 +379,32 @@ def check_cache_bytes(config: EngineConfig, sized: Capacity) -> None:
 
 
 def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:
-    """Refuse more sequences than the engine starts with where it captures full CUDA graphs.
+    """Refuse more sequences than the engine can start with if it captures full CUDA graphs.
 
     Raises:
-        CapacityError: it does not start so.
+        CapacityError: the engine does not start with this many sequences.
     """
     if refusal := refused_graphs(options, blocks):
         raise CapacityError(refusal)
 
 
 def refused_graphs(options: VllmV1Options, blocks: BlockPlan) -> str:
-    """Return the sentence by which the engine refuses so many sequences with CUDA graphs, or ''."""
+    """Return why the engine refuses this many sequences with CUDA graphs, or '' if it does not."""
     refusal = blocks.beyond_graphs(options.max_num_seqs or 0)
     captures = options.max_cudagraph_capture_size != 0
     return f"{refusal}, or give --enforce-eager" if refusal and captures else ""
 
 
 def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
-    """Refuse what the engine of a server's command refuses when it knows its blocks.
+    """Refuse what the engine of a server command refuses once it knows its blocks.
 
     Args:
-        config: that the line describes.
-        full_graphs: whether CUDA graphs hold whole iterations.
+        config: engine config that the command describes.
+        full_graphs: whether CUDA graphs cover whole iterations.
 
     Raises:
-        PagesimError: an option is off, a longest request does not fit, or there are more sequences than the
-            engine starts with where it captures full CUDA graphs.
+        PagesimError: an option is invalid, a longest request does not fit, or there are more sequences than
+            the engine can start with when it captures full CUDA graphs.
     """
     options = config.options
     if not isinstance(options, VllmV1Options):
@@ -419,6 +419,6 @@ def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
 
 
 def _in_flight(options: VllmV1Options) -> int:
-    """Return the tokens that are scheduled and not yet computed at most."""
+    """Return the most tokens that are scheduled but not yet computed."""
     assert options.max_num_batched_tokens is not None
     return batches_in_flight(options) * options.max_num_batched_tokens

@@ -1,4 +1,4 @@
-"""Building: the scheduler of an engine over its empty memory."""
+"""Building: an engine's scheduler with empty memory."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def new_scheduler(
     """Return a scheduler with empty memory.
 
     Args:
-        config: what its engine starts with.
-        tables: whether blocks must have numbers, because something is going to look at them.
-        pool: in which its engine is, where prefill is apart from decode.
+        config: engine config.
+        tables: whether blocks must be numbered because block tables will be read.
+        pool: pool of the engine if prefill and decode are disaggregated.
 
     Raises:
-        PagesimError: an option does not go with the memory, or with such a pool.
+        PagesimError: an option is incompatible with the memory or with the pool.
     """
     options = config.sized_options
     for name in ("decode_context_parallel_size", "pipeline_parallel_size"):
@@ -74,11 +74,11 @@ def new_scheduler(
 
 
 def new_pipeline(config: EngineConfig) -> Pipeline | None:
-    """Return the stages through which batches pass, all of them free; None where one has all layers."""
+    """Return the idle pipeline that batches pass through; None if one stage has all layers."""
     stages = pipeline_stages(config)
     if len(stages) == 1:
         return None
-    prices = not isinstance(config.cost, Affine)  # which says all that an iteration takes
+    prices = not isinstance(config.cost, Affine)  # its cost already covers the whole iteration
     return Pipeline(
         [len(layers) for layers in stages],
         waits_for_tokens=config.scheduler.schedules_ahead(config.options),
@@ -91,11 +91,11 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     """Return empty memory.
 
     Args:
-        config: what its engine starts with.
-        tables: whether blocks must have numbers, because something is going to look at them.
+        config: engine config.
+        tables: whether blocks must be numbered because block tables will be read.
 
     Raises:
-        PagesimError: the allocator does not go with caching of prefixes or with the scheduler.
+        PagesimError: the allocator is incompatible with prefix caching or with the scheduler.
     """
     policy, options, scheduler = config.policy, config.sized_options, config.scheduler
     sized, max_model_len = config.capacity, config.max_model_len
@@ -156,7 +156,7 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
 
 
 def _with_layer_types(pool: Pool, plan: TypePlan) -> Pool:
-    """Return a pool in which layer types take pages of their own, as planned."""
+    """Return a pool whose layer types allocate their own pages, as planned."""
     groups, pages = type_groups(plan), plan.pools if plan.layout == "pools" else ()
     return replace(
         pool,
@@ -170,7 +170,7 @@ def _with_layer_types(pool: Pool, plan: TypePlan) -> Pool:
 
 
 def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> None:
-    """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
+    """Refuse a plug-in's memory that does not match what the rest of the policy expects."""
     policy = config.policy
     where = f"allocator {policy.allocator}"
     if not isinstance(memory, BlockManager):
@@ -186,7 +186,7 @@ def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> No
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
-    # Samples are requests of their own where layer types differ.
+    # Samples become separate requests if layer types differ.
     shares = memory.shares or pool.layer_types
     if config.scheduler.needs_sharing and not shares:
         raise PagesimError(
@@ -196,7 +196,7 @@ def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> No
 
 
 def count_spans(scheduler: Scheduler, cost: CostModel) -> None:
-    """Let a scheduler count the tokens that layers with a window or chunks read, if the cost asks for it."""
+    """Make a scheduler count the tokens that window and chunk layers read, if the cost model needs it."""
     spans = cost.spans if isinstance(cost, ReadsSpans) else None
     if spans is not None and scheduler.follows_reach:
         counters = [SinceChunk(size) if kind == "chunk" else LastTokens(size) for kind, size in spans]

@@ -1,4 +1,4 @@
-"""Comparison: one system under each of several policies, with the same memory for all."""
+"""Comparison: one system under each of several policies, all with the same amount of memory."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def scenarios_of(comparison: Comparison) -> dict[str, Scenario]:
 def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     """Return the same system under each of several policies.
 
-    An option that only some of them can use (a static batch's size, how to preempt) is left out for the
-    others; where none can use it, it stays, and the run says so. Where their blocks differ in bytes, all get
-    the memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out) of all
-    layers, also those with blocks of their own. Where they would be sized by different rules, all are by the
-    paper's.
+    An option that only some policies can use (a static batch's size, the preemption mode) is dropped for the
+    others. One that none can use stays, so that the run refuses it. If the policies' blocks differ in bytes,
+    each policy gets the same memory: ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (by
+    default 16) in all layers, even if its own blocks differ. If their sizing rules differ, the paper's rule
+    sizes all.
 
     Raises:
-        PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
-            own.
+        PagesimError: a policy is unknown, its parts are incompatible, or that memory comes to no block, or to
+            too many, of its own.
     """
     parts = {
         name: parts_of(name, system.scheduler, system.reservation, system.allocator) for name in policies
@@ -52,7 +52,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
             for option, value in system.scheduler_options.items()
         },
     }
-    # The rules of sizing differ by more than the systems that are compared.
+    # Sizing rules differ from one another by more than the compared systems do.
     rules = {kind.sizing for kind in kinds.values()}
     shared = {} if len(rules) == 1 or system.sizing or system.num_blocks else {"sizing": "paper"}
     each = {
@@ -77,12 +77,12 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
 
 
 def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
-    """Return the numbers of blocks that were asked for, in a policy's own blocks.
+    """Convert the requested numbers of blocks into a policy's own blocks.
 
     Args:
-        asked: the system that was asked for, in blocks of all that its layers keep.
-        one: the system under one policy, which may have no swap space.
-        own_bytes: of its blocks.
+        asked: system as requested, whose blocks hold what all layers keep.
+        one: system under one policy, which may have no swap space.
+        own_bytes: bytes per block under that policy.
     """
     size = asked.block_size or BLOCK_SIZE
     kv_dtype = EngineConfig(asked).kv_dtype
@@ -102,7 +102,7 @@ def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
 
 
 def can_use(policy: Policy, option: str, value: Any) -> bool:
-    """Say whether a policy's scheduler has an option, takes this value, and its memory goes with it."""
+    """Return whether a policy's scheduler has an option and its scheduler and memory accept the value."""
     if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The compiled form: the modules that mypyc can compile, as they are, and whether they are compiled."""
+"""The compiled form: which modules mypyc can compile unchanged, and whether they are compiled."""
 
 from __future__ import annotations
 
@@ -110,19 +110,19 @@ MODULES = (
     "sim.executor",
     "sim.pipeline",
 )
-"""What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
+"""Modules compiled when pagesim is installed with ``PAGESIM_COMPILE=1``; ``setup.py`` reads this list."""
 
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr as mypyc_attr
 else:
 
     def mypyc_attr(**attributes):
-        """Say something of a class to mypyc, which reads it in the source; Python does nothing with it."""
+        """Return a decorator that does nothing: mypyc reads the attributes of a class from the source."""
         return lambda kind: kind
 
 
 def form() -> str:
-    """Say whether the modules that can be compiled are."""
+    """Return, in words, whether the modules that can be compiled are compiled."""
     folder = Path(__file__).parents[1]
     compiled = 0
     for name in MODULES:

@@ -1,4 +1,4 @@
-"""Data and expert parallelism: what its options make of a system's model."""
+"""Data and expert parallelism: how a system's options divide its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ranks_of(system: System) -> int:
 
 
 def engines_of(system: System) -> tuple[str, int]:
-    """Return which option makes a deployment one of several engines, and how many; 1 where it is one."""
+    """Return the option that deploys several engines, and their number, which is 1 for a single engine."""
     found = {name: int(system.option(name) or 1) for name in SEVERAL}
     several = [name for name, number in found.items() if number > 1]
     if len(several) > 1:
@@ -30,15 +30,15 @@ def engines_of(system: System) -> tuple[str, int]:
 
 
 def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
-    """Return a model whose experts are divided over GPUs as a system says.
+    """Return a model whose experts are divided over GPUs as the system specifies.
 
     Args:
         spec: the model.
-        system: whose options decide.
-        rank: of the engine among data-parallel ones.
+        system: system whose options specify the division.
+        rank: data-parallel rank of the engine.
 
     Raises:
-        PagesimError: whole experts are asked for, and the model has none.
+        PagesimError: expert parallelism is requested, but the model has no experts.
     """
     if divided := _divided_by_sglang(spec, system):
         return replace(spec, expert_division=divided)
@@ -54,10 +54,10 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
 
 
 def _divided_by_sglang(spec: ModelSpec, system: System) -> ExpertDivision | None:
-    """Return how SGLang divides MLPs over GPUs where it does so otherwise than attention; else None.
+    """Return how SGLang divides MLPs over GPUs if that differs from attention; else None.
 
     Source: 0.5.23, ``models/deepseek_v2.py``, ``layers/moe/fused_moe_triton/layer.py`` 405,
-    ``models/qwen3_next.py`` 556: Qwen3-Next's shared expert is fused with the routed ones, whole as they are.
+    ``models/qwen3_next.py`` 556: Qwen3-Next's shared expert is fused with the routed ones and kept whole.
     """
     ranks, whole = system.option("attn_dp_size") or 1, system.option("ep_size") or 1
     backend = system.option("moe_a2a_backend") or "none"
@@ -74,30 +74,30 @@ def _divided_by_sglang(spec: ModelSpec, system: System) -> ExpertDivision | None
 
 
 def fuses_shared_experts(spec: ModelSpec) -> bool:
-    """Say whether SGLang makes the shared expert of a model one of the routed ones under expert parallelism.
+    """Return whether SGLang turns a model's shared expert into a routed one under expert parallelism.
 
-    On NVIDIA's GPUs it does for Qwen3-Next alone.
+    On NVIDIA GPUs it does so only for Qwen3-Next.
     """
     moe = spec.moe
     return moe is not None and "qwen3-next" in spec.name.lower() and moe.shared_ffn == moe.expert_ffn
 
 
 def experts_on_each_gpu(spec: ModelSpec, tp: int) -> list[int]:
-    """Return the experts on each GPU of all ranks, where they are divided otherwise than all else; else none.
+    """Return the number of experts on each GPU of all ranks; empty unless experts are divided separately.
 
     Args:
         spec: the model.
-        tp: GPUs of a rank.
+        tp: GPUs per rank.
     """
     division, moe = spec.expert_division, spec.moe
     return [] if division is None or moe is None else division.on_each_gpu(moe.experts, tp)
 
 
 def steps_together(spec: ModelSpec, options: VllmV1Options) -> bool:
-    """Say whether data-parallel ranks of a model run each pass together, as those with experts do.
+    """Return whether a model's data-parallel ranks step in lockstep, as they do for models with experts.
 
     Raises:
-        PagesimError: they would, and beside something that no log shows; or they cannot be served so.
+        PagesimError: they would, but no log shows it with another option; or vLLM would not start.
     """
     if spec.moe is None:
         if options.balancing == "external":

@@ -1,4 +1,4 @@
-"""Drafting: what drafts tokens for an engine's model, and what that takes of a GPU's memory."""
+"""Drafting: the drafter of an engine's model, and the GPU memory it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.models.layers import IndexerLayer, Layer
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
-if TYPE_CHECKING:  # which asks for it
+if TYPE_CHECKING:  # it imports this module
     from pagesim.setup.engine_config import EngineConfig
 
 
@@ -21,11 +21,11 @@ class Drafting(NamedTuple):
     """How a system drafts tokens for speculative decoding.
 
     Attributes:
-        drafter: the model that does; None where nothing does, where modules of the model itself do, or where
-            it is not known.
-        layers: what its layers keep; none where nothing drafts.
-        weights: bytes on each GPU, as far as they are known; estimated.
-        forwards: how it runs in a step; None where no model drafts.
+        drafter: draft model; None without drafting, if modules of the target model draft, or if the draft
+            model is not known.
+        layers: what the drafter's layers keep; empty without drafting.
+        weights: bytes of the drafter's weights on each GPU, as far as known; estimated.
+        forwards: the drafter's forward passes per step; None if no model drafts.
     """
 
     drafter: ModelSpec | None = None
@@ -35,15 +35,15 @@ class Drafting(NamedTuple):
 
     @property
     def attending(self) -> int:
-        """How many of its layers attend."""
+        """Number of the drafter's layers that are attention layers."""
         return sum(not isinstance(layer, IndexerLayer) for layer in self.layers)
 
 
 def drafting_of(config: EngineConfig) -> Drafting:
-    """Return what drafts for an engine.
+    """Return how an engine drafts tokens.
 
     Raises:
-        PagesimError: what drafts is not known, or is not simulated for the model.
+        PagesimError: the drafter is not known, or is not simulated for the model.
     """
     options, target = config.options, config.model
     if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
@@ -64,7 +64,7 @@ def drafting_of(config: EngineConfig) -> Drafting:
 
 
 def _check_layers(options: SglangOptions, target: ModelSpec) -> None:
-    """Refuse drafts for a model of which SGLang keeps a part in a pool of its own."""
+    """Refuse speculative decoding for a model part of whose cache SGLang keeps in a separate pool."""
     apart = {layer.kind for layer in target.cache_layers} - {"full", "latent", "indexer"}
     if apart and not (options.disable_hybrid_swa_memory and not target.state_layers):
         raise PagesimError(

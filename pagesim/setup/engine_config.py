@@ -1,4 +1,4 @@
-"""Engine config: what an engine starts with, worked out once from the options that a user gave."""
+"""Engine config: everything an engine starts with, derived once from the user's options."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from pagesim.sizing.adapters import Adapters
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
-"""Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
+"""KV cache data type if neither the user nor the checkpoint specifies one: 16 bits, like the model."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the engine of a system starts with. Each part is worked out when it is first asked for, and kept.
+    """What the engine of a system starts with. Properties are derived on demand; most are cached.
 
     Args:
         system: the options as the user gave them.
-        other_cost: what iterations take, in place of the cost model that the system names.
-        rank: of the engine among data-parallel ones.
+        other_cost: cost model of iterations, replacing the one that the system names.
+        rank: data-parallel rank of the engine.
 
     Raises:
-        CapacityError: by any part: the model or its longest request does not fit.
-        PagesimError: by any part: an option that decides on it is off, or the engine would not start with it.
+        CapacityError: by any property: the model or its longest request does not fit.
+        PagesimError: by any property: an option is invalid, or the engine would not start with it.
     """
 
     system: System
@@ -63,52 +63,52 @@ class EngineConfig:
 
     @cached_property
     def policy(self) -> Policy:
-        """Its scheduler, reservation and allocator, by name."""
+        """The policy: scheduler, reservation and allocator, by name."""
         system = self.system
         return parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
 
     @cached_property
     def scheduler(self) -> type[Scheduler]:
-        """The class of its scheduler."""
+        """The scheduler's class."""
         return SCHEDULERS.find(self.policy.scheduler)
 
     @cached_property
     def model(self) -> ModelSpec:
-        """Its model: with the weights that were released, or in the ``weight_dtype`` that was given."""
+        """The model, with the released weights or with weights in the given ``weight_dtype``."""
         spec, dtype = model(self.system.model), self.system.weight_dtype
         spec = spec if dtype is None else spec.with_weights(dtype)
         return divided_experts(spec, self.system, self.rank)
 
     @cached_property
     def gpu(self) -> GpuSpec:
-        """Its GPU."""
+        """The GPU."""
         return gpu(self.system.gpu)
 
     @property
     def capability(self) -> int | None:
-        """The compute capability of its GPU, ten times; None where no GPU is named, or it is not known."""
+        """Compute capability of the GPU, times ten; None if no GPU is named or it is not known."""
         return self.gpu.capability if "gpu" in self.system.model_fields_set else None
 
     @property
     def tp(self) -> int:
-        """GPUs over which attention and its cache are divided: those of one rank of SGLang's attention DP."""
+        """GPUs over which attention and its cache are divided: one rank's under SGLang's attention DP."""
         return self.system.tensor_parallel_size // (self.system.option("attn_dp_size") or 1)
 
     @property
     def length_asked(self) -> int:
-        """Tokens of the longest request that is asked for; with ``auto`` those of the model's."""
+        """Requested length of the longest request, in tokens; the model's own if left out or ``auto``."""
         return self.system.length or self.model.max_model_len
 
     @cached_property
     def max_model_len(self) -> int:
-        """Tokens of its longest request."""
+        """Tokens of the longest request."""
         if self.system.max_model_len == "auto":
             return fitting_length(self)
         return self.length_asked
 
     @cached_property
     def kv_dtype(self) -> str:
-        """The dtype of its KV cache, a key of `KV_DTYPE_BYTES`: as given, or the checkpoint's."""
+        """Data type of the KV cache, a key of `KV_DTYPE_BYTES`: as given, or the checkpoint's."""
         system = self.system
         if system.kv_cache_dtype is not None:
             return system.kv_cache_dtype
@@ -116,7 +116,7 @@ class EngineConfig:
         field = kind.Options.model_fields.get("vllm_version")
         version = system.option("vllm_version") or (field and field.default)
         release = RELEASES.get(version or "")
-        # Another weight dtype is another checkpoint, of whose cache nothing is known.
+        # Another weight dtype means another checkpoint, whose cache type is not known.
         if release is None or not release.follows_checkpoint or system.weight_dtype is not None:
             return DEFAULT_KV_DTYPE
         sm10x = (self.gpu.capability or 0) // 10 == 10
@@ -132,7 +132,7 @@ class EngineConfig:
 
     @cached_property
     def machine(self) -> Machine:
-        """What the engine knows when it starts, besides its options."""
+        """What the engine knows at startup in addition to its options."""
         return Machine(
             self.gpu.name,
             self.gpu.memory_bytes,
@@ -147,7 +147,7 @@ class EngineConfig:
 
     @cached_property
     def given_options(self) -> SchedulerOptions:
-        """The options of its scheduler that were given, and those that are its policy's own."""
+        """The scheduler options that were given, and those that the policy fixes."""
         given = self.system.scheduler_options
         if given.get("tiers") and "tiers" not in self.scheduler.Options.model_fields:
             raise PagesimError(
@@ -159,12 +159,12 @@ class EngineConfig:
 
     @cached_property
     def options(self) -> SchedulerOptions:
-        """The options of its scheduler, with what its engine takes for those left out."""
+        """The scheduler options, with the engine's defaults for those left out."""
         return self.scheduler.resolve(self.given_options, self.machine)
 
     @cached_property
     def sized_options(self) -> SchedulerOptions:
-        """Its options once memory is divided: a tier's chunks in place of its size, no more than it holds."""
+        """The options once memory is sized: a tier's chunks for its size, and running requests that fit."""
         options = self.options
         if isinstance(options, SglangOptions) and isinstance(plan := self.capacity.plan, StatePlan):
             most = most_running(options, self.capacity.slots, self.max_model_len)
@@ -173,30 +173,30 @@ class EngineConfig:
 
     @property
     def offloads(self) -> bool:
-        """Whether it stores KV in tiers beside the device."""
+        """Whether the engine stores KV in tiers besides the device."""
         return isinstance(self.options, VllmV1Options) and self.options.offloads
 
     @property
     def caches_in_tree(self) -> bool:
-        """Whether it caches prefixes in a radix tree."""
+        """Whether the engine caches prefixes in a radix tree."""
         return isinstance(self.options, SglangOptions) and self.options.caches
 
     @property
     def sizing(self) -> Sizing:
-        """The rule that sizes its KV cache where ``num_blocks`` is left out."""
+        """The rule that sizes the KV cache if ``num_blocks`` is left out."""
         return self.system.sizing or self.scheduler.sizing
 
     @property
     def gpu_memory_utilization(self) -> float:
-        """The fraction of GPU memory that it may use, under sizing vllm."""
+        """Fraction of GPU memory that the engine may use, under sizing vllm."""
         share = self.system.gpu_memory_utilization
         return self.scheduler.gpu_memory_utilization(self.given_options) if share is None else share
 
     @property
     def granularity(self) -> tuple[int, int | None]:
-        """The token slots of its blocks, and the bytes of a page where memory is mapped in pages.
+        """Token slots per block, and bytes per page if memory is mapped in pages (else None).
 
-        The first means nothing where there are pages, and where ``blocks`` has its own.
+        The first number is unused if there are pages, or if ``blocks`` has its own block size.
         """
         policy, size, page = self.policy, self.system.block_size, self.system.page_size
         if isinstance(page, int):
@@ -229,7 +229,7 @@ class EngineConfig:
 
     @cached_property
     def blocks(self) -> Plan | None:
-        """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
+        """The block plan, for a cache whose size is still open; None if all layers keep the same."""
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
@@ -249,12 +249,12 @@ class EngineConfig:
 
     @cached_property
     def drafting(self) -> Drafting:
-        """What drafts for its model."""
+        """How the engine drafts tokens."""
         return drafting_of(self)
 
     @cached_property
     def block(self) -> KVBlock:
-        """A block of its cache, on each GPU."""
+        """A block of the cache on each GPU."""
         block_size, page_bytes = self.granularity
         return kv_block(
             self.model,
@@ -274,8 +274,8 @@ class EngineConfig:
 
     @property
     def vllm_memory(self) -> MemoryOptions:
-        """What decides how much memory vLLM's rule gives its cache."""
-        # A rule that is not the engine's own has defaults of its own.
+        """The options that decide how much memory vLLM's rule gives the cache."""
+        # A rule other than the engine's own uses its own defaults.
         own, system = self.sizing == self.scheduler.sizing == "vllm", self.system
         options = self.options if own else self.given_options
         return MemoryOptions(
@@ -293,9 +293,9 @@ class EngineConfig:
 
     @property
     def sglang_memory(self) -> dict[str, Any]:
-        """What decides how much memory SGLang's rule gives its cache, as `capacity` takes it.
+        """The options that decide how much memory SGLang's rule gives the cache, as arguments of `capacity`.
 
-        Empty where another rule sizes the cache, or the number of blocks is given.
+        Empty if another rule sizes the cache, or the number of blocks is given.
         """
         options = self.options
         if not isinstance(options, SglangOptions) or not self._is_sized_by_sglang:
@@ -308,7 +308,7 @@ class EngineConfig:
         return self.sizing == "sglang" and self.system.num_blocks is None
 
     def _check_sizing(self) -> None:
-        """Refuse options that another rule of sizing goes by, or another scheduler."""
+        """Refuse options that belong to another sizing rule or another scheduler."""
         system, options = self.system, self.options
         if not isinstance(options, SglangOptions):
             if self.sizing == "sglang":
@@ -331,10 +331,10 @@ class EngineConfig:
 
     @cached_property
     def fitting_capacity(self) -> Capacity:
-        """Its memory by the rule that sizes it, with the null block: what fits beside the weights."""
+        """The memory that fits next to the weights by the sizing rule, including the null block."""
         blocks = self.blocks
-        # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later
-        # ones refuse to.
+        # Engines of the paper's time start with a cache shorter than the longest request; later releases of
+        # vLLM refuse to.
         checks_length = self.sizing == "vllm" and self.system.num_blocks is None
         sized = self.capacity_of(blocks, self.max_model_len if checks_length else None)
         if blocks is not None and checks_length:
@@ -343,12 +343,12 @@ class EngineConfig:
         return sized
 
     def capacity_of(self, blocks: Plan | None, max_model_len: int | None) -> Capacity:
-        """Return the memory that fits beside the weights, with the null block.
+        """Return the memory that fits next to the weights, including the null block.
 
         Args:
-            blocks: the plan of its blocks; None where all layers keep alike.
-            max_model_len: tokens of the longest request, refused if the cache cannot hold one; None refuses
-                none.
+            blocks: block plan; None if all layers keep the same.
+            max_model_len: tokens of the longest request, refused if the cache cannot hold it; None for no
+                check.
         """
         block_size, page_bytes = self.granularity
         return capacity(
@@ -371,7 +371,7 @@ class EngineConfig:
 
     @cached_property
     def capacity(self) -> Capacity:
-        """Its memory; the null block, which no sequence ever holds, is left out."""
+        """The memory, excluding the null block, which no sequence ever holds."""
         system, spec, blocks = self.system, self.model, self.blocks
         has_pages = self.granularity[1] is not None
         if isinstance(self.options, SglangOptions):
@@ -399,18 +399,18 @@ class EngineConfig:
                 f"num_blocks is {sized.num_blocks}; {self.policy.scheduler} needs at least "
                 f"{null_blocks + 1}, of which {null_blocks} is its null block"
             )
-        # A tiny model's tokens are small, and no run fills such a swap space.
+        # A tiny model's tokens are small, so no run fills that much swap space.
         cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
         return replace(sized, num_blocks=sized.num_blocks - null_blocks, cpu_blocks=cpu_blocks)
 
     @cached_property
     def tiers(self) -> tuple[TierSpec, ...]:
-        """The tiers behind the device that ``tiers`` describes, the nearest first."""
+        """The tiers that ``tiers`` describes, starting with the closest to the device."""
         return tier_specs(self) if self.system.option("tiers") else ()
 
     @property
     def engine_time(self) -> EngineTime:
-        """What the engine's loop takes beside kernels."""
+        """Time that the engine's loop takes in addition to kernels."""
         own = engine_time(
             self.policy.scheduler,
             getattr(self.options, "vllm_version", None),
@@ -424,13 +424,13 @@ class EngineConfig:
 
     @property
     def front_end(self) -> FrontEnd:
-        """What a client waits beside the engine, as given or as the engine's is."""
+        """Front-end delays of clients: as given, or the engine's own."""
         given = self.system.frontend_s
         return front_end(self.policy.scheduler) if given is None else FrontEnd(*given)
 
     @cached_property
     def cost(self) -> CostModel:
-        """What its iterations take."""
+        """The cost model of iterations."""
         if self.other_cost is not None:
             return self.other_cost
         release = getattr(self.options, "vllm_version", None)

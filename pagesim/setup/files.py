@@ -1,4 +1,4 @@
-"""Files: result folders and files appear whole or not at all, and replace nothing but their like."""
+"""Files: write result folders and files atomically, and replace only results of the same kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.errors import PagesimError
 from pagesim.setup.reading import parse_json, read_file
 
 MANIFEST = "manifest.json"
-"""What a result's folder is, and the SHA-256 of each of its files, by path."""
+"""File that holds a result folder's kind and the SHA-256 of each of its files, by path."""
 
 _KINDS = ("run", "comparison", "cluster", "validation", "workload")
 
@@ -27,19 +27,19 @@ _HERE = -100  # AT_FDCWD
 
 
 def check_target(target: Path, kind: str) -> None:
-    """Say at once, before any work, if a result could not be stored there.
+    """Check, before any work is done, that a result can be stored in a folder.
 
     Args:
         target: the folder.
-        kind: what is to be stored: ``run``, ``comparison``, ``cluster``, ``validation`` or ``workload``.
+        kind: kind of result to store: ``run``, ``comparison``, ``cluster``, ``validation`` or ``workload``.
 
     Raises:
-        PagesimError: it is a file, a folder that holds something else, a file that pagesim did not write or
-            that was changed since, or it is below a folder that cannot be written.
+        PagesimError: the target is a file, or holds anything but an unchanged result of this kind, or lies
+            below a folder that cannot be written to.
     """
     try:
         _check(target, kind)
-    except OSError as error:  # a name that is too long, a folder that cannot be looked into
+    except OSError as error:  # a name that is too long, an unreadable folder
         raise PagesimError(f"{target}: cannot be written ({error.strerror})") from None
 
 
@@ -56,7 +56,7 @@ def _check(target: Path, kind: str) -> None:
 
 
 def _check_replaceable(folder: Path, kind: str) -> None:
-    """Make sure that a folder holds a result of this kind and nothing else."""
+    """Check that a folder holds an unchanged result of this kind and nothing else."""
     sealed = read_manifest(folder)
     if sealed is None:
         raise PagesimError(
@@ -83,7 +83,7 @@ def _check_replaceable(folder: Path, kind: str) -> None:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """Yield all that lies below a folder, but for its manifest; no link is followed."""
+    """Yield all paths below a folder except its manifest, without following links."""
     for above, folders, files in os.walk(folder):
         for name in sorted((*folders, *files)):
             path = Path(above, name)
@@ -92,7 +92,7 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 
 def read_manifest(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """Return what a result's folder is and its files' SHA-256; None where it has no manifest.
+    """Return a result folder's kind and its files' SHA-256 by path; None if it has no manifest.
 
     Raises:
         PagesimError: the manifest is damaged.
@@ -111,16 +111,16 @@ def read_manifest(folder: Path) -> tuple[str, dict[str, str]] | None:
 
 
 def read_sealed(folder: Path, names: tuple[str, ...], kind: str, command: str) -> dict[str, bytes]:
-    """Return what files of a result's folder hold.
+    """Return the contents of files of a result folder, by name.
 
     Args:
-        folder: the result's.
-        names: of the files; one that the result does not have is left out.
-        kind: what the folder must be.
-        command: that stores such folders.
+        folder: result folder.
+        names: names of the files; those that the result does not have are left out.
+        kind: expected kind of the result.
+        command: command that stores such folders, for the error message.
 
     Raises:
-        PagesimError: the folder is none of the kind, or a file is not as it was when the result was stored.
+        PagesimError: the folder is not of this kind, or a file was changed since the result was stored.
     """
     sealed = read_manifest(folder)
     if sealed is None or sealed[0] != kind:
@@ -158,13 +158,13 @@ def _sha256_of(path: Path) -> str:
 
 
 def publish(target: Path, write: Callable[[Path], object], kind: str) -> Path:
-    """Let ``write`` fill a temporary folder and put it in the target's place in one step.
+    """Let ``write`` fill a temporary folder, and atomically put it in the target's place.
 
     Raises:
-        PagesimError: the target may not be replaced; or writing failed, and then nothing is left behind.
+        PagesimError: the target may not be replaced, or writing failed; nothing is left behind.
     """
     check_target(target, kind)
-    # Through a link the folder that it points to is replaced, and the link stays.
+    # If the target is a link, the folder it points to is replaced, and the link stays.
     target = Path(os.path.realpath(target))
     draft = None
     try:
@@ -186,16 +186,16 @@ def publish(target: Path, write: Callable[[Path], object], kind: str) -> Path:
 
 
 def check_file(file: Path, kind: str, *, force: bool | None = None, begins: str = "") -> None:
-    """Say, before any work if possible, if a file that a command writes would take the place of another kind.
+    """Check, before any work if possible, that a command's output would not replace a file of another kind.
 
     Args:
-        file: to be written.
-        kind: what it will be: ``page``, ``trace``, ``profile``, ``model of lengths``, ``figure``, ``table``.
-        force: whether a file of another kind is replaced all the same; None if the command cannot be told so.
-        begins: how such a file begins, of a table its header.
+        file: file to write.
+        kind: kind of file: ``page``, ``trace``, ``profile``, ``model of lengths``, ``figure`` or ``table``.
+        force: whether to replace a file of another kind anyway; None if the command has no such flag.
+        begins: beginning of a table's file, which is its header.
 
     Raises:
-        PagesimError: there is a folder, a FIFO or a device; or a file that is not of the kind.
+        PagesimError: there is a folder, a FIFO, a device or a file of another kind.
     """
     if not os.path.lexists(file):
         return
@@ -218,7 +218,7 @@ def check_file(file: Path, kind: str, *, force: bool | None = None, begins: str 
 
 
 _SEEN = 1 << 16
-"""Bytes at a file's beginning and end that tell what it is."""
+"""Bytes read at a file's beginning and end to recognize its kind."""
 
 _COLUMNS = (b"request_id", b"prompt_tokens", b"output_tokens")
 
@@ -231,7 +231,7 @@ def _is_trace(head: bytes, tail: bytes) -> bool:
 
 def _is_figure(head: bytes, tail: bytes) -> bool:
     if head.startswith(b"\x89PNG"):
-        # Between the header and the data a figure of ours has 150 dots an inch, and no name of a program.
+        # Between header and data, pagesim's figures declare 150 dots per inch and name no program.
         return head[37:50] == b"pHYs\0\0\x17\x12\0\0\x17\x12\1" and head[58:62] == b"IDAT"
     return b"<svg" in head and b"dcmitype/StillImage" in head and b"<dc:date>" not in head[:2000]
 
@@ -243,16 +243,16 @@ _IS: dict[str, Callable[[bytes, bytes], object]] = {
     "model of lengths": lambda head, tail: re.match(rb'\{\s*"schema":\s*"pagesim-lengths"', head),
     "figure": _is_figure,
 }
-"""Whether a file is of a kind, by its beginning and its end."""
+"""Tests of whether a file is of a kind, given its beginning and its end."""
 
 
 def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let ``write`` write a temporary file and put it in the file's place in one step.
+    """Let ``write`` write a temporary file, and atomically put it in the file's place.
 
     Raises:
-        PagesimError: writing failed, and then nothing is left behind.
+        PagesimError: writing failed; nothing is left behind.
     """
-    # Through a link the file that it points to is replaced, and the link stays.
+    # If the file is a link, the file it points to is replaced, and the link stays.
     place = Path(os.path.realpath(file))
     if os.path.lexists(place) and not place.is_file():
         what = "a folder" if place.is_dir() else "no regular file"
@@ -274,25 +274,25 @@ def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def put_text(file: Path, text: str) -> None:
-    """Write a text to a file, all of it or nothing.
+    """Write a text to a file atomically.
 
     Raises:
-        PagesimError: writing failed, and then nothing is left behind.
+        PagesimError: writing failed; nothing is left behind.
     """
     put(file, lambda out: out.write(text.encode("utf-8")))
 
 
 DRAFT = ".pagesim."
-"""How the names of temporary files begin, which a process that is killed leaves behind."""
+"""Prefix of the names of temporary files, which a killed process leaves behind."""
 
 
 def _draft(target: Path) -> Path:
-    """Return a name beside the target that cannot be foreseen, so that no link lies there already."""
+    """Return an unpredictable path next to the target, so that no link can have been placed there."""
     return target.parent / f"{DRAFT}{secrets.token_hex(8)}"
 
 
 def _flush(path: Path) -> None:
-    """Let a file or a folder be on the disk before what follows."""
+    """Flush a file or folder to disk."""
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(opened)
@@ -304,7 +304,7 @@ def _put_in_place(draft: Path, target: Path) -> None:
     if not target.exists():
         draft.rename(target)
     elif not _exchange(draft, target):
-        # Where the two cannot be exchanged, the old result is moved away first.
+        # If the two cannot be exchanged, the old result is moved away first.
         old = draft.with_name(draft.name + ".old")
         target.rename(old)
         draft.rename(target)
@@ -312,6 +312,6 @@ def _put_in_place(draft: Path, target: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Exchange two paths in one step; False where the system cannot."""
+    """Exchange two paths atomically; return False if the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(_HERE, os.fsencode(a), _HERE, os.fsencode(b), _EXCHANGE) == 0

@@ -1,4 +1,4 @@
-"""Notes: what a resolved system took for options that were left out, and what is assumed of it, in words."""
+"""Notes: the defaults that a resolved system uses, and the assumptions made about it, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.sizing import BlockPlan, divide_statically
 
 
 def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
-    """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
+    """Return the options that affect memory and scheduling, divided into ``given`` and ``defaults``."""
     system = config.system
     values: dict[str, Any] = {
         **config.sized_options.model_dump(exclude_none=True),
@@ -44,7 +44,7 @@ def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
 
 
 def system_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return what is assumed of a system, once everything has run."""
+    """Return notes on the assumptions made about a system, once everything has run."""
     cost, plan = config.cost, config.capacity.plan
     return (
         *config.model.notes,
@@ -71,7 +71,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _engine_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return whose the engine's own time is where it was not measured, and what a front end adds."""
+    """Return notes on the source of an engine time that was not measured, and on front-end delays."""
     time, front, given = config.engine_time, config.front_end, config.system.frontend is not None
     notes = []
     charged = isinstance(config.cost, Roofline) or (
@@ -91,7 +91,7 @@ def _engine_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def kv_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that the dtype of a system's KV cache is its checkpoint's, if it is."""
+    """Return a note if the checkpoint, or vLLM for this model and GPU, decides the KV cache's data type."""
     system, dtype = config.system, config.kv_dtype
     if system.kv_cache_dtype is not None or dtype == DEFAULT_KV_DTYPE:
         return ()
@@ -102,7 +102,7 @@ def kv_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def kernel_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that blocks are a Hopper GPU's where a GPU decides and its capability is not known."""
+    """Return a note if blocks depend on the GPU, are planned for Hopper, and the capability is unknown."""
     decides = any(isinstance(layer, LatentLayer | StateLayer) for layer in config.model.cache_layers)
     if not decides or config.capability is not None:
         return ()
@@ -115,7 +115,7 @@ def kernel_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _length_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that the engine does not start with so few blocks as are given; nothing where it does."""
+    """Return a note if the engine does not start with as few blocks as given."""
     system, options = config.system, config.options
     if system.policy != "vllm-v1" or system.num_blocks is None or not isinstance(options, VllmV1Options):
         return ()
@@ -129,7 +129,7 @@ def _length_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that the engine does not start with so many sequences; nothing where it does."""
+    """Return a note if the engine does not start with this many sequences."""
     options, plan = config.options, config.capacity.plan
     if not isinstance(options, VllmV1Options) or not isinstance(plan, BlockPlan):
         return ()
@@ -138,7 +138,7 @@ def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _span_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
+    """Return a note if the cost model needs the tokens that layers attend to and the scheduler lacks them."""
     asks = isinstance(config.cost, ReadsSpans) and config.cost.spans
     if config.scheduler.follows_reach or not asks:
         return ()
@@ -149,7 +149,7 @@ def _span_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return that the cost model does not know of tokens that are divided over GPUs."""
+    """Return a note if tokens are divided over GPUs, which the cost model ignores."""
     size = divided_over(config)
     if size == 1:
         return ()
@@ -160,7 +160,7 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return how experts and MLPs are charged that the GPUs of several ranks divide, or that are whole."""
+    """Return notes on the cost of experts and MLPs that ranks share or that are kept whole."""
     division = config.model.expert_division
     if division is None:
         return ()
@@ -183,7 +183,7 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return what is assumed of drafts: how many are accepted, and what a drafter keeps."""
+    """Return notes on draft tokens: the assumed acceptance, and what the drafter keeps and costs."""
     options = config.options
     if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
         return ()
@@ -210,7 +210,7 @@ def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _default_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return the options whose default depends on the machine, which not every scheduler has."""
+    """Return a note on the options whose defaults depend on the machine, if the scheduler has any."""
     defaults = resolved_options(config)["defaults"]
     taken = [name for name in defaults if getattr(config.given_options, name, ...) is None]
     if not taken:
@@ -220,7 +220,7 @@ def _default_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _static_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return where the size of SGLang's cache came from; nothing where another rule sized it."""
+    """Return a note on how SGLang's cache was sized; nothing if another rule sized it."""
     asked, sized = config.sglang_memory, config.capacity
     if not asked:
         return ()
@@ -242,7 +242,7 @@ def _static_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _link_notes(config: EngineConfig) -> list[str]:
-    """Return where the links of each tier are from."""
+    """Return notes on the source of each tier's link speeds."""
     notes = []
     for tier in config.tiers:
         into = "" if tier.store.note == tier.load.note else f"; into it: {tier.store.note}"

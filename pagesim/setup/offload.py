@@ -1,4 +1,4 @@
-"""Offload: the tiers of a system made ready for its scheduler and its engine, and what they did."""
+"""Offload: sets up a system's tiers for its scheduler and its engine, and reports their traffic."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
 
 ALIGNMENT = 4096
-"""Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""
+"""Alignment in bytes to which vLLM 0.33.0 rounds chunks up (v1/kv_offload/cpu/manager.py)."""
 
 _TIMED = Link(float("inf"), 0.0, "copies take what `copy_times` says")
 
 HOST = TierSpec("host", None, _TIMED, _TIMED)
-"""vLLM's one tier."""
+"""The only tier of vLLM."""
 
 
 def tier_specs(config: EngineConfig) -> tuple[TierSpec, ...]:
-    """Return the chain that the option ``tiers`` asks for.
+    """Return the chain of tiers that the option ``tiers`` describes.
 
     Raises:
-        PagesimError: a text is no tier, or a chain of them cannot be driven by an engine.
+        PagesimError: a text does not describe a tier, or an engine cannot use such a chain.
     """
     texts: Sequence[str] = config.system.option("tiers")
     link = config.system.kv_offloading_link
@@ -57,14 +57,14 @@ def tier_specs(config: EngineConfig) -> tuple[TierSpec, ...]:
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
-    """Return a scheduler's options with the tier's chunks in place of its size.
+    """Return a scheduler's options with the tier's size converted into chunks.
 
     Args:
-        options: of the scheduler.
-        sized: the device's memory.
+        options: options of the scheduler.
+        sized: capacity of the device's memory.
 
     Raises:
-        PagesimError: the tier does not hold a single chunk.
+        PagesimError: the tier does not hold a single chunk, or its size is given twice.
     """
     gib = getattr(options, "kv_offloading_size", None)
     if gib is None:
@@ -82,34 +82,34 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
 
 
 def chunk_bytes(sized: Capacity, blocks: int) -> int:
-    """Return the bytes of a chunk of so many blocks in a tier, those of all GPUs that differ together."""
+    """Return the bytes in a tier of a chunk of this many blocks, summed over GPUs with distinct copies."""
     copies = sized.plan.host_copies if isinstance(sized.plan, BlockPlan) else sized.tp
     chunk = sized.block_bytes * copies * blocks
     return chunk + -chunk % ALIGNMENT
 
 
 def chunk_blocks(options: SchedulerOptions) -> int:
-    """Return the blocks of a chunk in a tier."""
+    """Return the number of blocks per chunk in a tier."""
     return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
 
 
 def chain_of(config: EngineConfig) -> TierChain:
-    """Return the empty chain of tiers that a system asks for."""
+    """Return a system's chain of tiers, empty of chunks."""
     threshold = getattr(config.options, "kv_offloading_threshold", None) or 0
     size = chunk_bytes(config.capacity, chunk_blocks(config.options))
     return make_chain(config.tiers, size, threshold=threshold)
 
 
 def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 0) -> TierChain:
-    """Return an empty chain of these tiers.
+    """Return a chain of these tiers, empty of chunks.
 
     Args:
-        tiers: in order, the one nearest to the device first.
-        chunk_bytes: of a chunk in each of them; a tier holds as many whole ones as there is room for.
-        threshold: how often the device must offer a chunk before a tier linked to it takes it.
+        tiers: tiers in order, starting with the closest to the device.
+        chunk_bytes: bytes per chunk in each tier; a tier holds as many whole chunks as fit.
+        threshold: number of times the device must offer a chunk before a directly linked tier stores it.
 
     Raises:
-        PagesimError: a tier's room is more than nothing and less than one chunk.
+        PagesimError: a tier's capacity is above zero but less than one chunk.
     """
     made = []
     for place, tier in enumerate(tiers):
@@ -128,13 +128,13 @@ def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 
 
 
 def copies_of(config: EngineConfig, scheduler: Scheduler) -> TierCopies | None:
-    """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
+    """Return the executor of copies between a scheduler's device and its tiers; None without tiers."""
     connector = offloading_of(scheduler)
     return None if connector is None else TierCopies(connector.backing, links_of(config))
 
 
 def links_of(config: EngineConfig) -> TierLinks:
-    """Return the links of a system's tiers: those that end at the device are each GPU's own."""
+    """Return the links of a system's tiers; links that end at the device exist once per GPU."""
     sized, blocks = config.capacity, chunk_blocks(config.options)
     if config.tiers:
         loads = [copy_time(tier.load, sized.block_bytes) for tier in config.tiers]
@@ -147,7 +147,7 @@ def links_of(config: EngineConfig) -> TierLinks:
 
 
 def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
-    """Return what a copy of so many blocks takes from vLLM's tier on the host, and to it."""
+    """Return functions for the ticks of copying blocks from vLLM's host tier, and to it."""
     cost, link = config.cost, config.system.kv_offloading_link
     if link is not None:
         return (copy_time(parse_link(link), config.capacity.block_bytes),) * 2
@@ -162,13 +162,13 @@ def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
 
 
 def copy_time(link: Link, block_bytes: int) -> CopyTime:
-    """Return what a copy of so many blocks takes over a link."""
+    """Return a function for the ticks of copying blocks over a link."""
     latency, block = to_ticks(link.latency_s), to_ticks(block_bytes / link.bytes_per_s)
     return lambda blocks: latency + block * blocks
 
 
 def load_time(config: EngineConfig) -> LoadTime:
-    """Return what a load of so many blocks from each tier takes over idle links, all of those on its way."""
+    """Return a function for the ticks of loading blocks from each tier over all idle links on their way."""
     tiers, links = config.tiers or (HOST,), links_of(config)
 
     def ticks(blocks_by_tier: Sequence[int]) -> int:
@@ -189,10 +189,10 @@ def load_time(config: EngineConfig) -> LoadTime:
 
 
 def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
-    """Return what each tier of a scheduler did, by name; nothing where it has none.
+    """Return the traffic of each tier of a scheduler, by tier name; empty without tiers.
 
-    Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
-    that were stored, loaded, promoted, demoted and evicted, and its ``share`` of what was loaded.
+    For each tier: its ``capacity`` in chunks (null without a limit), bytes per chunk, the chunks and bytes
+    stored, loaded, promoted, demoted and evicted, and its ``share`` of all loaded chunks.
     """
     connector = offloading_of(scheduler)
     if connector is None:
@@ -213,7 +213,7 @@ def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of what the tiers of several schedulers did, by name, from `traffic_of` of each."""
+    """Return the tier traffic summed over several schedulers, by tier name, given each one's `traffic_of`."""
     total: dict[str, Any] = {}
     for name, first in next(iter(replicas), {}).items():
         own = [each[name] for each in replicas]

@@ -1,4 +1,4 @@
-"""Plug-ins: parts that others bring, by name; registered in Python, or found by entry points."""
+"""Plug-ins: third-party parts by name, registered in Python or found through entry points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ENDS = (Exception, SystemExit, GeneratorExit)
-"""What a plug-in may raise that is its own affair: anything but an interrupt, which is the user's."""
+"""Exceptions attributed to a plug-in: all but an interrupt, which comes from the user."""
 
 HOMES = {
     "policy": "pagesim.setup.presets",
@@ -30,21 +30,21 @@ HOMES = {
     "router": "pagesim.experiments.clusters",
     "eviction": "pagesim.eviction",
 }
-"""The options under which a part is named, and the module that has the parts."""
+"""The options that name a part, each with the module that defines its parts."""
 
 _KINDS: dict[str, Plugins[Any]] = {}
 
 
 class Plugins(Generic[T]):
-    """The parts of one kind, by name: those that come with pagesim, those registered, those installed.
+    """The parts of one kind, by name: pagesim's own, registered ones and installed ones.
 
     Args:
-        option: under which one is named, such as ``allocator``.
-        group: the entry points by which an installed package offers its own.
-        own: those that come with pagesim; these cannot be replaced.
-        base: of the classes that are registered, where the parts are classes.
-        methods: of what a part makes when it is called, by `make`.
-        sentences: one for each of ``own``, for a listing.
+        option: option that names a part, such as ``allocator``.
+        group: entry point group in which installed packages offer parts.
+        own: parts that come with pagesim; they cannot be replaced.
+        base: base class of registered parts, if the parts are classes.
+        methods: required methods of what a part makes when `make` calls it.
+        sentences: one description for each of ``own``, for listings.
     """
 
     def __init__(
@@ -70,41 +70,41 @@ class Plugins(Generic[T]):
         return tuple(dict.fromkeys((*self._own, *self._registered, *self._installed())))
 
     def sentence(self, name: str) -> str:
-        """Return what the part of that name is: of a part of others the first line of its docstring."""
+        """Return a one-line description of the named part; for a plug-in, its docstring's first line."""
         if name in self._own:
             return self._sentences[name]
         return (getdoc(self.find(name)) or "").partition("\n")[0]
 
     def own(self) -> tuple[str, ...]:
-        """Return the names of those that come with pagesim."""
+        """Return the names of the parts that come with pagesim."""
         return tuple(self._own)
 
     def owns(self, name: str) -> bool:
-        """Whether the part of that name comes with pagesim."""
+        """Return whether the named part comes with pagesim."""
         return name in self._own
 
     def foreign(self) -> tuple[str, ...]:
-        """Return the names of those that do not come with pagesim."""
+        """Return the names of the parts that do not come with pagesim."""
         return tuple(name for name in self.names() if name not in self._own)
 
     def __contains__(self, name: str) -> bool:
         return name in self._own or name in self._registered or name in self._installed()
 
     def register(self, name: str, part: T) -> None:
-        """Add a part for as long as this process lives, or replace one that was registered.
+        """Add a part for the lifetime of this process, or replace a registered one.
 
         Raises:
-            PagesimError: pagesim has one of that name, or this is no such part.
+            PagesimError: pagesim has its own part of that name, or the part is of the wrong kind.
         """
         if name in self._own:
             raise PagesimError(f"{self.option} {name} comes with pagesim; register yours under another name")
         self._registered[name] = self._checked(name, part)
 
     def find(self, name: str) -> T:
-        """Return the part of that name.
+        """Return the named part.
 
         Raises:
-            PagesimError: there is none, or it cannot be loaded.
+            PagesimError: there is none of that name, or it cannot be loaded.
         """
         for known in (self._own, self._registered):
             if name in known:
@@ -121,10 +121,10 @@ class Plugins(Generic[T]):
         return self._checked(name, part)
 
     def make(self, name: str, call: Callable[[T], R]) -> R:
-        """Return what a call of the part of that name gives; what a plug-in raises names the plug-in.
+        """Return what ``call`` makes of the named part; errors of a plug-in name the plug-in.
 
         Raises:
-            PagesimError: there is no such part, or a plug-in raised something, or made something else.
+            PagesimError: there is no such part, or a plug-in raised an error or made the wrong object.
         """
         part = self.find(name)
         if name in self._own:
@@ -145,7 +145,7 @@ class Plugins(Generic[T]):
         return made
 
     def origin(self, name: str) -> str | None:
-        """Say where a part comes from, in words for a file; None for pagesim's own and for unknown ones."""
+        """Return in words where a part comes from, for a file; None for pagesim's own and unknown parts."""
         if name in self._own:
             return None
         if name in self._registered:
@@ -157,12 +157,12 @@ class Plugins(Generic[T]):
         return f"{point.value}{package}"
 
     def source(self, name: str) -> str | None:
-        """Return where an installed part comes from and a hash of its code; None for any other name.
+        """Return an installed part's origin and a hash of its code; None for pagesim's own and unknown parts.
 
-        By this a stored result is known.
+        Stored results are identified by this.
 
         Raises:
-            PagesimError: the part was registered in this process, and other processes do not have it.
+            PagesimError: the part was registered in this process, so other processes lack it.
         """
         if name in self._registered:
             raise PagesimError(
@@ -176,7 +176,7 @@ class Plugins(Generic[T]):
         return f"{self.origin(name)} {_code(point.module)}"
 
     def _checked(self, name: str, part: Any) -> T:
-        """Return a part of others, which must be of the kind that pagesim's own are."""
+        """Return a third-party part after checking that it is of the same kind as pagesim's own."""
         own = next(iter(self._own.values()))
         if self._base is not None:
             fits = isinstance(part, type) and issubclass(part, self._base)
@@ -195,7 +195,7 @@ class Plugins(Generic[T]):
 
 
 def blamed(trace: TracebackType | None) -> str | None:
-    """Return the plug-in, and its line, that an error went through; None if it went through none."""
+    """Return the innermost plug-in and line that an error passed through; None if it passed through none."""
     found = None
     points = {
         point.module.partition(".")[0]: f"{kind.option} {name}"
@@ -213,26 +213,26 @@ def blamed(trace: TracebackType | None) -> str | None:
 
 
 def plugins(option: str) -> Plugins[Any]:
-    """Return the parts that an option may name, one of ``HOMES``."""
-    # Rooms above this one have them, and a command that needs none shall not wait for their imports.
+    """Return the parts that an option of ``HOMES`` may name."""
+    # Higher-level packages define them; commands that need none should not wait for their imports.
     import_module(HOMES[option])
     return _KINDS[option]
 
 
 def register(option: str, name: str, part: Any) -> None:
-    """Add a part of your own under a name, for as long as this process lives; again to replace it.
+    """Register a part of your own under a name for the lifetime of this process; call again to replace it.
 
     Args:
-        option: what kind of part it is, and the option that may name it from now on: ``policy``,
-            ``scheduler``, ``allocator``, ``cost``, ``gpu``, ``router`` or ``eviction``.
-        name: for instance ``worst-fit``; none that comes with pagesim.
+        option: kind of the part, and the option that can name it from now on: ``policy``, ``scheduler``,
+            ``allocator``, ``cost``, ``gpu``, ``router`` or ``eviction``.
+        name: name of the part, such as ``worst-fit``; not one that comes with pagesim.
         part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
-            ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what
-            makes one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, a class of routers, or a
+            ``Scheduler``, whose ``Options`` become options of `simulate`; for the others what makes
+            one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, a class of routers, or a
             subclass of ``EvictionPolicy``. See ``docs/how-to/extending.md``.
 
     Raises:
-        PagesimError: there is no such option, or pagesim has a part of that name.
+        PagesimError: the option does not exist, pagesim has a part of that name, or its kind is wrong.
 
     Example:
         >>> import pagesim as ps
@@ -249,7 +249,7 @@ def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Return the origin of each part that is not pagesim's own, by option and name.
 
     Args:
-        used: the parts of a system, (option, name) each.
+        used: (option, name) of each part of a system.
     """
     found: dict[str, dict[str, str]] = {}
     for option, name in used:
@@ -264,12 +264,12 @@ def _in_words(error: BaseException) -> str:
 
 
 def _refuse_abstract(instance: object) -> None:
-    """Refuse an instance of a class that lacks a method which is abstract in its base class.
+    """Refuse an instance whose class does not override a method that is abstract in its base class.
 
-    ``ABC`` would, but classes that derive from it share what ``isinstance`` remembers once they are compiled.
+    ``ABC`` would do so, but once compiled, classes derived from it share the cache of ``isinstance``.
 
     Raises:
-        TypeError: it names the methods.
+        TypeError: a method is missing; the message names all of them.
     """
     kind: Any = type(instance)
     names = [
@@ -285,13 +285,13 @@ def _refuse_abstract(instance: object) -> None:
 
 
 def _module_of(part: object) -> str:
-    part = getattr(part, "make", part)  # of an allocator of layer types
+    part = getattr(part, "make", part)  # unwrap an allocator of layer types
     return getattr(part, "__module__", None) or type(part).__module__
 
 
 @cache
 def _code(module: str) -> str:
-    """Return a hash of the code of a module's top-level package, or of the module that stands alone."""
+    """Return a hash of the code of a module's top-level package, or of the module itself if it has none."""
     top = Path(getattr(sys.modules[module.partition(".")[0]], "__file__", None) or "")
     files = sorted(top.parent.rglob("*.py")) if top.name == "__init__.py" else [top]
     digest = hashlib.sha256()

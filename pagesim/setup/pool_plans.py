@@ -1,4 +1,4 @@
-"""The plan of SGLang's second pool: of layers with a window, of those that keep a state, or on the host."""
+"""Plans of SGLang's second pool: for layers with a window, for states, or in host memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
 
 GB = 1e9
-"""Bytes."""
+"""Bytes per gigabyte."""
 
 
 def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
-    """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
+    """Plan the two pools of a system of policy ``sglang``; None if a single pool holds all layers.
 
     Raises:
-        PagesimError: its layers keep something that is not simulated, or it would not start with these
+        PagesimError: the layers keep something that is not simulated, or SGLang would not start with these
             options.
     """
     model, page = config.model, config.granularity[0]
@@ -56,12 +56,12 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
 
 
 def host_pool(config: EngineConfig) -> HostPool | None:
-    """Return the pool on the host of a system of policy ``sglang``; None where it has none.
+    """Return the host pool of a system of policy ``sglang``; None if it has none.
 
     Source: SGLang 0.5.23, ``srt/mem_cache/pool_host/base.py``.
 
     Raises:
-        PagesimError: SGLang would not start with it, or what it does is not simulated.
+        PagesimError: SGLang would not start with it, or its behavior is not simulated.
     """
     options, sized = config.options, config.capacity
     if not isinstance(options, SglangOptions) or not options.enable_hierarchical_cache:
@@ -91,11 +91,11 @@ def host_pool(config: EngineConfig) -> HostPool | None:
 
 
 def check_chunk(options: SglangOptions, page: int) -> None:
-    """Refuse a chunk that is no whole number of pages, as SGLang does.
+    """Refuse a prefill chunk that is not a whole number of pages, as SGLang does.
 
     Args:
-        options: resolved.
-        page: tokens of a page.
+        options: resolved options.
+        page: tokens per page.
     """
     chunk = options.chunked_prefill_size or 0
     if chunk > 0 and chunk % page:

@@ -1,4 +1,4 @@
-"""Prepare: a system made ready for a trace, which its engines have in common."""
+"""Prepare: a system prepared for a trace, shared by all of its engines."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from pagesim.workloads.trace import IntColumn, Trace
 
 @dataclass(frozen=True, slots=True)
 class PreparedSystem:
-    """A system made ready for a trace: everything that its engines have in common.
+    """A system prepared for a trace: everything that its engines share.
 
     Attributes:
-        config: what each of them starts with.
-        trace: the requests as the engine sees them.
+        config: what each engine starts with.
+        trace: requests as the engine sees them.
         accepted: rows of the requests that are not rejected at submission.
-        request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
-        pool: in which its engines are, where prefill is apart from decode.
+        request_of: row of the original trace that each row is, or is a sample of, ``[N]``.
+        pool: pool of its engines if prefill and decode are disaggregated.
     """
 
     config: EngineConfig
@@ -54,41 +54,41 @@ class PreparedSystem:
 
     @property
     def reserves(self) -> bool:
-        """Whether memory is reserved ahead."""
+        """Whether memory is reserved at admission instead of on demand."""
         return self.config.policy.reservation != "on-demand"
 
     @property
     def streams(self) -> bool:
-        """Whether a token has a time of its own; a static batch is answered as a whole."""
+        """Whether each token has its own time; a static batch is answered as a whole."""
         return self.config.scheduler.streams
 
     def new_scheduler(self, *, tables: bool = False) -> Scheduler:
-        """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
-        # After the fork of a beam only block tables tell which blocks its samples share.
+        """Return a scheduler with empty memory; pass ``tables`` if blocks must be numbered."""
+        # After a beam forks, only block tables tell which blocks its samples share.
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return new_scheduler(self.config, tables=needs_tables, pool=self.pool)
 
     def ledger_shape(self) -> LedgerShape:
-        """Return what the ledger of its engines has."""
+        """Return the shape of its engines' ledgers."""
         scheduler = self.new_scheduler()
         return LedgerShape.of(scheduler.memory, scheduler.parks)
 
     @property
     def counts_pools(self) -> bool:
-        """Whether there is a table of where the tokens of a tree's pool are, or those of two pools."""
+        """Whether a table records how a radix tree's pool, or two pools, are used."""
         return self.config.caches_in_tree or isinstance(self.config.capacity.plan, PoolPlan | StatePlan)
 
     @property
     def is_closed(self) -> bool:
-        """Whether what is over decides when other requests are sent: a closed loop."""
+        """Whether the end of requests decides when others are sent: a closed loop."""
         return self.config.system.max_concurrency is not None or self.trace.think_s is not None
 
     def copies(self, scheduler: Scheduler) -> TierCopies | None:
-        """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
+        """Return the executor of copies between a scheduler's device and its tiers; None without tiers."""
         return copies_of(self.config, scheduler) if self.config.offloads else None
 
     def clients(self) -> Clients | None:
-        """Return who sends the requests in a closed loop; None where each is sent at its arrival."""
+        """Return the clients that send requests in a closed loop; None if each is sent on arrival."""
         if not self.is_closed:
             return None
         system, trace = self.config.system, self.trace
@@ -102,17 +102,17 @@ class PreparedSystem:
         )
 
     def aborts(self) -> list[tuple[int, int]]:
-        """Return when clients go away that send every request at its arrival, (ticks, row), in order."""
-        # In a closed loop they are known once a request is sent.
+        """Return (ticks, row) of client aborts in order, if every request is sent on arrival."""
+        # In a closed loop they are known only once a request is sent.
         return [] if self.is_closed else aborts(self.trace, self.config.system.client_timeout)
 
     def arrivals(self) -> Arrivals:
-        """Return the requests of a single engine, as its scheduler may see them."""
+        """Return the arrivals at a single engine, as its scheduler may see them."""
         whole, clients = self.requests(), self.clients()
         return whole if clients is None else SentArrivals(whole, clients)
 
     def requests(self) -> Arrivals:
-        """Return the requests that take part, at their arrivals."""
+        """Return the accepted requests with their arrival times."""
         config, contents = self.config, None
         if config.scheduler.names_contents(config.options):
             contents = Contents(
@@ -131,7 +131,7 @@ class PreparedSystem:
         )
 
     def new_log(self) -> RequestLog:
-        """Return an empty log, in which the requests that are not accepted are rejected."""
+        """Return an empty log in which requests that are not accepted are marked as rejected."""
         log = RequestLog(len(self.trace))
         if self.config.offloads or getattr(self.config.options, "enable_hierarchical_cache", False):
             log.loaded_tokens = {}
@@ -144,11 +144,11 @@ class PreparedSystem:
     def summary(
         self, log: RequestLog, served_by: npt.NDArray[np.int64] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what of a summary is about requests, and the columns of the requests table.
+        """Return the part of a summary about requests, and the columns of the requests table.
 
         Args:
-            log: what became of the requests.
-            served_by: the replica that each request was sent to, ``[N]``; one front end when left out.
+            log: log of the requests.
+            served_by: replica that each request was sent to, ``[N]``; a single front end if left out.
         """
         columns = request_columns(self.trace, log, self.config.front_end, served_by)
         status = np.frombuffer(log.status, np.uint8)
@@ -174,7 +174,7 @@ class PreparedSystem:
         return of_requests, columns
 
     def _rejections(self, rows: IntColumn) -> dict[str, int]:
-        """Return how many of the rejected requests exceed each limit, by the sentence that names it."""
+        """Return how many rejected requests exceed each limit, by the message that names the limit."""
         found: Counter[str] = Counter()
         if len(rows):
             scheduler, trace = self.new_scheduler(), self.trace
@@ -185,11 +185,11 @@ class PreparedSystem:
         return dict(found)
 
     def notes(self) -> tuple[str, ...]:
-        """Return what was noticed or assumed, once everything has run."""
+        """Return notes on observations and assumptions, once everything has run."""
         return (*self.trace.notes, *self._burst_notes(), *system_notes(self.config))
 
     def _burst_notes(self) -> tuple[str, ...]:
-        """Return that latencies are those of a burst where all requests arrive together."""
+        """Return a note if all requests arrive at once, so that latencies are those of a burst."""
         arrivals = self.trace.arrival_s
         if self.config.system.max_concurrency is not None or len(arrivals) < 2 or arrivals[-1] > arrivals[0]:
             return ()
@@ -199,7 +199,7 @@ class PreparedSystem:
         )
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
-        """Return the error for a run that stops where the real engine goes no further."""
+        """Return the error for a run that stops where the real engine fails."""
         when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
         mode = error.failure_mode
         return PagesimError(
@@ -209,7 +209,7 @@ class PreparedSystem:
         )
 
     def too_long(self) -> PagesimError:
-        """Return the error for an iteration that is longer than all that the clock can count."""
+        """Return the error for an iteration that exceeds the clock's range."""
         return PagesimError(
             f"the run exceeds {LONGEST_S:g} s of simulated time under cost {self.config.system.cost}; "
             "lower its numbers"
@@ -217,10 +217,10 @@ class PreparedSystem:
 
 
 def prepare(system: System, trace: Trace) -> PreparedSystem:
-    """Make a system ready for a trace.
+    """Prepare a system for a trace.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+        PagesimError: an option, the trace or their combination is invalid; the message says what to do.
     """
     config = EngineConfig(system)
     trace, request_of = take_in(trace, config)
@@ -240,9 +240,9 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
 
 
 def check(system: System) -> None:
-    """Say at once, before any trace is made, if the options of a system do not go together.
+    """Check, before any trace is made, that a system's options are valid together.
 
     Raises:
-        PagesimError: an option is off, or some do not go together.
+        PagesimError: an option is invalid, or options are incompatible.
     """
     new_scheduler(EngineConfig(system))

@@ -22,29 +22,28 @@ ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
-"""Token slots of a block where nothing else is said."""
+"""Default token slots per block."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
-"""The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
+"""Page sizes that vAttention maps, by name; 2M, the default, is what an unmodified driver supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a policy's name stands for.
+    """The parts that a policy's name stands for.
 
     Attributes:
-        scheduler: what decides which requests run, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
-            ``vllm-v1``, ``sglang``, ``trtllm``,
-            ``lightllm``, or a plug-in's.
-        reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
+        scheduler: name of the scheduler, which decides which requests run: ``static``, ``orca``,
+            ``vllm-sosp``, ``vllm-v0``, ``vllm-v1``, ``sglang``, ``trtllm``, ``lightllm``, or a plug-in's.
+        reservation: rule for the tokens to reserve at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.
-        allocator: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
+        allocator: name of the allocator: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
             ``two-level``, ``pools``, or a plug-in's.
-        sentence: what it is, for a listing.
-        block_size: token slots of its blocks, if that is part of what it is.
-        default_block_size: token slots of its blocks where a user gives none; None for ``BLOCK_SIZE``.
-        options: those of its scheduler that are part of what it is, by name.
-        note: what is to be known of its results where layers differ in what they keep.
+        sentence: one-line description for listings.
+        block_size: token slots per block, if the policy fixes them.
+        default_block_size: token slots per block if the user gives none; None for ``BLOCK_SIZE``.
+        options: scheduler options that the policy fixes, by name.
+        note: caveat about its results for models whose layers differ in what they keep.
     """
 
     scheduler: str
@@ -58,7 +57,7 @@ class Policy:
 
     @property
     def layout(self) -> Layout | None:
-        """How layer types share memory under its allocator; None where their blocks are alike.
+        """How layer types share memory under its allocator; None if all blocks are alike.
 
         Raises:
             PagesimError: there is no such allocator.
@@ -70,7 +69,7 @@ class Policy:
 
     @property
     def has_own_blocks(self) -> bool:
-        """Whether the size of its blocks is no choice."""
+        """Whether the policy or its allocator fixes the block size."""
         return self.block_size is not None or self.allocator == "virtual"
 
 
@@ -179,10 +178,10 @@ POLICIES: dict[str, Policy] = {
 }
 
 POLICY_PLUGINS: Plugins[Policy] = Plugins("policy", "pagesim.policies", POLICIES)
-"""The same, and those that others bring."""
+"""The policies above and those of plug-ins."""
 
 CONTIGUOUS = ("first-fit", "best-fit", "buddy")
-"""Allocators of runs of neighbouring blocks."""
+"""Allocators of runs of contiguous blocks."""
 
 
 def parts_of(
@@ -194,7 +193,7 @@ def parts_of(
     """Return the policy of this name with some of its parts replaced.
 
     Raises:
-        PagesimError: the name is unknown, or the parts contradict one another.
+        PagesimError: the name is unknown, or the parts are incompatible.
     """
     bundle = POLICY_PLUGINS.find(name)
     policy = replace(
@@ -233,7 +232,7 @@ def parts_of(
 
 
 def _check_memory(policy: Policy, scheduler: type[Scheduler]) -> None:
-    """Refuse memory that a policy's scheduler cannot work on."""
+    """Refuse memory that a policy's scheduler cannot work with."""
     reservations, allocators = scheduler.reservations, scheduler.allocators
     needs = f"scheduler {policy.scheduler} needs"
     if policy.reservation not in reservations:
@@ -249,10 +248,10 @@ def _check_memory(policy: Policy, scheduler: type[Scheduler]) -> None:
 
 
 def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
-    """Refuse a way to preempt that a policy's memory does not have.
+    """Refuse a preemption mode that a policy's memory does not support.
 
     Raises:
-        PagesimError: the sentence says why.
+        PagesimError: the mode is not supported; the message says why.
     """
     preemption = getattr(options, "preemption", "default")
     if policy.reservation != "on-demand" and preemption != "default":
@@ -268,14 +267,14 @@ def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
 
 
 def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
-    """Return the options of a policy's scheduler: those that were given, and the policy's own.
+    """Return the options of a policy's scheduler: those that were given, and those the policy fixes.
 
     Args:
-        policy: whose.
+        policy: policy whose scheduler is configured.
         given: options of any scheduler, by name.
 
     Raises:
-        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
+        PagesimError: an option contradicts the policy, is unknown to the scheduler, or is out of bounds.
     """
     for name, own in policy.options.items():
         if given.get(name, own) != own:

@@ -1,4 +1,4 @@
-"""Reading: files that others may have made, damaged or swollen; they are data, or a ValueError."""
+"""Reading: parse untrusted, possibly damaged or oversized files into data, or raise ValueError."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 ROOM = 128 << 20
-"""Bytes of memory that any table may take. A larger one may take `SWELLS` times what its file has."""
+"""Bytes of memory that any table may use. A larger file may use `SWELLS` times its own size."""
 
 SWELLS = 100
 
 MOST_TEXT = 64 << 20
-"""Bytes of a file of JSON or TOML: a hundred times those of any that there are."""
+"""Upper bound on the bytes of a JSON or TOML file: a hundred times the largest in use."""
 
 MOST_TOML = 4 << 20
-"""Characters of a text of TOML; Python's reader takes a second for a quarter of them."""
+"""Upper bound on the characters of a TOML text; Python's parser needs a second for a quarter of it."""
 
 MOST_PARTS = 64
-"""Parts of a dotted key of TOML: Python's reader takes the square of their number in time and memory."""
+"""Upper bound on the parts of a dotted TOML key: Python's parser is quadratic in time and memory."""
 
 _MANY_PARTS = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){"""
@@ -31,21 +31,21 @@ _MANY_PARTS = re.compile(
 )
 
 _BATCH = 1 << 16
-"""Rows that are read before their size is looked at."""
+"""Rows that are read between checks of their size."""
 
 _OBJECT = 64
-"""Bytes of an object of Python's, about."""
+"""Approximate bytes of a Python object."""
 
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Return what a text of JSON holds.
+    """Parse a JSON text.
 
     Args:
         text: the text.
-        finite: refuse ``Infinity`` and ``NaN``, which are no JSON, but which Python writes and reads.
+        finite: whether to refuse ``Infinity`` and ``NaN``, which are not JSON although Python accepts them.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a number that may not be there.
+        ValueError: it is not JSON, is nested too deeply, or holds a refused number.
     """
     try:
         number = _finite if finite else float
@@ -55,7 +55,7 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a regular file holds.
+    """Return the contents of a regular file.
 
     Raises:
         OSError: it cannot be read, or is a folder, a FIFO or a device, which may never end.
@@ -69,11 +69,11 @@ def read_file(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return a regular file's text.
+    """Return the text of a regular file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is longer than `MOST_TEXT`.
-        ValueError: it is not in UTF-8.
+        OSError: it cannot be read, is not a regular file, or is longer than `MOST_TEXT`.
+        ValueError: it is not UTF-8.
     """
     size = path.stat().st_size
     if size > MOST_TEXT:
@@ -82,10 +82,10 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a text of TOML holds.
+    """Parse a TOML text.
 
     Raises:
-        ValueError: it is no TOML, is nested too deeply, or is longer than any that there are.
+        ValueError: it is not TOML, is nested too deeply, has an overlong key, or is longer than `MOST_TOML`.
     """
     if len(text) > MOST_TOML:
         raise ValueError(f"it has {len(text)} characters, and at most {MOST_TOML} are read")
@@ -99,13 +99,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_parquet(data: bytes) -> Any:
-    """Return the table of a Parquet file, as pyarrow has it.
+    """Return the table of a Parquet file as a pyarrow table.
 
-    The file's metadata for pandas is ignored.
+    The file's pandas metadata is ignored.
 
     Raises:
-        ValueError: it is no Parquet file, is damaged, has a column twice, or would take more memory than a
-            file of its size can need: a few bytes of Parquet can claim any number of rows.
+        ValueError: it is not a Parquet file, is damaged, has a column twice, or would need more memory than
+            is plausible for its size: a few bytes of Parquet can claim any number of rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -116,7 +116,7 @@ def read_parquet(data: bytes) -> Any:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"it has two columns {twice!r}")
-        # Texts stay as short as they are in the file until it is known how long they become.
+        # Texts stay dictionary-encoded, as in the file, until their expanded size is known.
         texts = [field.name for field in schema if _is_text(field.type)]
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
         room = max(ROOM, SWELLS * len(data))
@@ -153,7 +153,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _bytes(column: Any) -> int:
-    """Return about how many bytes a column's values take in Python."""
+    """Return approximately how many bytes a column's values need in Python."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

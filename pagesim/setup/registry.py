@@ -1,4 +1,4 @@
-"""The registry: the allocators and schedulers that a policy names, and the options schedulers declare."""
+"""The registry: the allocators and schedulers that policies name, and the options schedulers declare."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
 
 
 def _virtual(pool: Pool) -> BlockManager:
-    # A block stands for the pages behind a stretch of a sequence's own range of virtual addresses.
+    # A block stands for the pages that back a stretch of a sequence's own virtual address range.
     return _paged(pool, shares=False)
 
 
@@ -63,7 +63,7 @@ def _pools(pool: Pool) -> BlockManager:
 
 
 def memory_of(part: type[Allocator] | MakeBlockManager, pool: Pool) -> BlockManager:
-    """Return the empty memory of a pool that an entry of ``ALLOCATORS`` stands for."""
+    """Return empty memory for a pool, made by an entry of ``ALLOCATORS``."""
     if isinstance(part, type) and issubclass(part, Allocator):
         return contiguous(part)(pool)
     return cast(MakeBlockManager, part)(pool)
@@ -91,7 +91,7 @@ ALLOCATORS: Plugins[type[Allocator] | MakeBlockManager] = Plugins(
         "pools": "a pool for each layer type, sized beforehand",
     },
 )
-"""Where memory is taken, by name: an allocator of neighbouring blocks, or what makes memory of a pool."""
+"""Allocators by name: a class that allocates contiguous blocks, or a maker of a pool's memory."""
 
 SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
     "scheduler",
@@ -108,14 +108,14 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
     },
     base=Scheduler,
 )
-"""Which requests run next, by name."""
+"""Schedulers by name."""
 
 Declared = dict[str, list[tuple[str, FieldInfo]]]
-"""By the name of an option, the schedulers that have it, each with its own field."""
+"""Schedulers that have an option, each with its own field, by the option's name."""
 
 
 def declared(names: tuple[str, ...]) -> Declared:
-    """Return the options that these schedulers have."""
+    """Return the options that these schedulers declare."""
     found: Declared = {}
     for name in names:
         for option, field in SCHEDULERS.find(name).Options.model_fields.items():
@@ -124,19 +124,19 @@ def declared(names: tuple[str, ...]) -> Declared:
 
 
 def declared_by_plugins() -> Declared:
-    """Return the options of the schedulers that others bring, as far as these can be loaded."""
+    """Return the options of plug-in schedulers that can be loaded."""
     loaded = []
     for name in SCHEDULERS.foreign():
         try:
             SCHEDULERS.find(name)
-        except PagesimError:  # it says so where it is asked for
+        except PagesimError:  # reported when the scheduler is used
             continue
         loaded.append(name)
     return declared(tuple(loaded))
 
 
 def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
-    """Return a field for each option whose default, None, stands for the scheduler's own."""
+    """Return a field for each option, whose default None stands for the scheduler's own default."""
     found = {}
     for option, having in options.items():
         annotation = _either([field.annotation for _, field in having])
@@ -150,7 +150,7 @@ def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
 
 
 def _either(annotations: list[Any]) -> Any:
-    """Return the type of what is of one of these types; of several sets of choices the one of all."""
+    """Return the union of these types, merging all sets of choices into one."""
     choices = [choice for each in annotations if get_origin(each) is Literal for choice in get_args(each)]
     others = [each for each in annotations if get_origin(each) is not Literal]
     one = [Literal[tuple(dict.fromkeys(choices))]] if choices else []
@@ -158,10 +158,10 @@ def _either(annotations: list[Any]) -> Any:
 
 
 def converted(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value of a plug-in's option as its type; its bounds are checked with the others, later.
+    """Convert the value of a plug-in's option to its type; its bounds are checked later with the others.
 
     Raises:
-        PagesimError: it is of another type.
+        PagesimError: the value cannot be converted.
     """
     try:
         return TypeAdapter(annotation).validate_python(value)
@@ -170,7 +170,7 @@ def converted(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _defaults(having: list[tuple[str, FieldInfo]]) -> str:
-    """Return the schedulers that have an option, with its default where they have one."""
+    """Return in words the schedulers that have an option, each with its default, if any."""
     return ", ".join(name if field.default is None else f"{name}: {field.default}" for name, field in having)
 
 
@@ -178,7 +178,7 @@ def refuse_unknown(scheduler: str, name: str) -> None:
     """Refuse an option that a scheduler does not have.
 
     Raises:
-        PagesimError: the sentence names those that have it.
+        PagesimError: always; the message names the schedulers that have it.
     """
     having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
     *others, last = [each for each, _ in having]
@@ -187,7 +187,7 @@ def refuse_unknown(scheduler: str, name: str) -> None:
 
 
 def sentence(name: str, error: ValidationError, where: str = "") -> str:
-    """Return what is wrong with the value of an option."""
+    """Return in words what is wrong with an option's value."""
     first = error.errors()[0]
     wanted = first["msg"].removeprefix("Value error, ")
     return f"{name} is {brief(first['input'], 200)}: {where}{wanted[0].lower()}{wanted[1:]}"

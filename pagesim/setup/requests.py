@@ -1,4 +1,4 @@
-"""Requests: what of a trace an engine takes in, in what form, what it rejects, and when clients go away."""
+"""Requests: which requests of a trace an engine accepts, in which form, and when clients abort them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pagesim.sim.clock import LONGEST_S, to_tick_column
 from pagesim.workloads.trace import IntColumn, Trace
 
 SHORT_OF_LONGEST = 2
-"""Tokens before max_model_len at which SGLang ends a sequence."""
+"""Tokens short of max_model_len at which SGLang ends a sequence."""
 
 
 class Intake(NamedTuple):
     """Requests as an engine sees them.
 
     Attributes:
-        trace: a row a request; notes say what was changed.
-        request_of: the row of the original trace that each is, or is a sample of, ``[N]``.
+        trace: one row per request; notes say what was changed.
+        request_of: row of the original trace that each row is, or is a sample of, ``[N]``.
     """
 
     trace: Trace
@@ -31,11 +31,11 @@ class Intake(NamedTuple):
 def take_in(trace: Trace, config: EngineConfig) -> Intake:
     """Return the requests of a trace as an engine sees them.
 
-    What becomes of samples is a trait of the scheduler: `Scheduler.samples`. Outputs that the engine ends
-    early are cut.
+    The trait `Scheduler.samples` decides how samples are treated. Outputs that the engine ends early are cut
+    short.
 
     Raises:
-        PagesimError: there are no requests, or one is of a kind that the engine does not know.
+        PagesimError: there are no requests, one arrives too late, or the engine cannot serve one's kind.
     """
     name, scheduler, max_model_len = config.policy.scheduler, config.scheduler, config.max_model_len
     num_blocks, block_size = config.capacity.num_blocks, config.capacity.block_size
@@ -69,7 +69,7 @@ def take_in(trace: Trace, config: EngineConfig) -> Intake:
 
 
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
-    """Return the rows of the requests that the system could ever serve, in order."""
+    """Return the rows of the requests that the scheduler does not reject at submission, in order."""
     samples = np.maximum(trace.n, trace.beam_width)
     columns = [map(int, column) for column in (trace.prompt_tokens, trace.output_tokens, samples)]
     accepted = (not scheduler.refusal(*request) for request in zip(*columns, strict=True))
@@ -77,7 +77,7 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
 
 
 def blocking(trace: Trace, scheduler: Scheduler) -> str:
-    """Return a note of the prompts that the engine takes in and never has room for; empty where none is."""
+    """Return a note on prompts that the engine accepts but that never fit; empty if there are none."""
     prompts, where = np.unique(trace.prompt_tokens, return_inverse=True)
     never = np.array([scheduler.never_fits(tokens) for tokens in prompts.tolist()], bool)[where]
     if not never.any():
@@ -92,7 +92,7 @@ def blocking(trace: Trace, scheduler: Scheduler) -> str:
 
 
 def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
-    """Return when clients of requests go away, (ticks, row), in order; rows of equal instants in theirs."""
+    """Return (ticks, row) of client aborts, ordered by time and then by row."""
     when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
     if client_timeout is not None:
         when = np.minimum(when, trace.arrival_s + client_timeout)
@@ -121,7 +121,7 @@ def _check_beams(trace: Trace, name: str, scheduler: type[Scheduler]) -> None:
 
 
 def _split_samples(trace: Trace, name: str) -> Intake:
-    """Return a trace in which every sample is a request, its id that of the request and its number."""
+    """Return a trace in which every sample is a request, whose id is the request's plus a sample number."""
     if int(trace.n.max()) == 1:
         return Intake(trace, np.arange(len(trace)))
     rows = np.repeat(np.arange(len(trace)), trace.n)
@@ -146,20 +146,20 @@ def _split_samples(trace: Trace, name: str) -> Intake:
 
 
 def _cut(trace: Trace, most: IntColumn, longest: int, model: str, cache: str) -> Trace:
-    """Return the trace with the outputs that the engine ends early cut to what it generates.
+    """Return the trace with outputs that the engine ends early cut to the tokens it generates.
 
     Args:
         trace: the requests.
-        most: tokens that the engine lets each prompt generate, ``[N]``.
-        longest: tokens of a sequence at most, whatever the cache holds.
-        model: the limit behind that, for the note.
-        cache: the limit where the cache holds less, for the note.
+        most: most tokens that the engine generates for each prompt, ``[N]``.
+        longest: most tokens of a sequence, regardless of the cache.
+        model: description of that limit, for the note.
+        cache: description of the limit if the cache holds less, for the note.
     """
     ends = trace.prompt_tokens + most
     cut = most < trace.output_tokens
     if not cut.any():
         return trace
-    told = cut & (ends <= longest)  # a longer prompt is rejected, and none of its output is generated
+    told = cut & (ends <= longest)  # longer prompts are rejected and generate no output
     note = ""
     if told.any():
         end = int(ends[told].max())

@@ -1,4 +1,4 @@
-"""Scenario: a system and the requests that it serves; what a comparison or a cluster adds."""
+"""Scenario: a system and the requests it serves, and the options of comparisons and clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp
 
 
 class Scenario(System):
-    """A system and the requests that it serves."""
+    """A system and the requests it serves."""
 
     trace: str = Field("sharegpt", description="Bundled workload by name, or a trace file.")
     arrivals: Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"] | None = (
@@ -103,7 +103,7 @@ class Cluster(Scenario):
 
     @model_validator(mode="after")
     def _one_kind_of_cluster(self) -> Self:
-        """Refuse options of one pool of replicas beside those of two."""
+        """Refuse options for a single pool of replicas together with those for two pools."""
         given = [name for name in APART if getattr(self, name) is not None]
         one_pool = [name for name in ("replicas", "router") if getattr(self, name) is not None]
         if not given:
@@ -120,13 +120,13 @@ class Cluster(Scenario):
 
 
 LEASE_S = 30
-"""Seconds of a lease that is left out."""
+"""Default lease, in seconds."""
 
 SEVERAL = ("data_parallel_size", "attn_dp_size", "dp_size")
-"""Options that make a deployment one of several engines: vLLM's ranks, SGLang's, and its replicas."""
+"""Options that deploy several engines: vLLM's data-parallel ranks, SGLang's attention ranks and replicas."""
 
 APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease", "handover")
-"""Options of prefill apart from decode."""
+"""Options of disaggregated prefill and decode."""
 
 
 class Comparison(Scenario):
@@ -141,7 +141,7 @@ class Comparison(Scenario):
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(","))
-        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
+        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
 
     @field_validator("policies")
     @classmethod

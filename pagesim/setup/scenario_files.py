@@ -1,4 +1,4 @@
-"""Scenario files: a scenario as TOML, read and written, and where its plug-ins come from."""
+"""Scenario files: read and write scenarios as TOML, with the origins of their plug-ins."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import M, checked
 
 NEEDS = "needs"
-"""The table of a scenario file that says where the plug-ins come from that it names."""
+"""Table of a scenario file with the origins of the plug-ins that the file names."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file's table.
 
     Raises:
-        PagesimError: it cannot be read or is no TOML.
+        PagesimError: the file cannot be read or is not TOML.
     """
     try:
         return parse_toml(read_text(path))
@@ -35,9 +35,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_scenario(kind: type[M], file: Path) -> M:
-    """Return what a scenario file holds.
+    """Return the model that a scenario file describes.
 
-    What it says that it needs is not looked for yet: flags may name something else.
+    The plug-ins that it needs are not checked yet, because flags may name others.
 
     Raises:
         PagesimError: it cannot be read, or a field is unknown or out of bounds.
@@ -48,14 +48,14 @@ def read_scenario(kind: type[M], file: Path) -> M:
 
 
 def check_needs(file: Path, model: BaseModel) -> None:
-    """Say where a plug-in comes from that a scenario file names and that is not here.
+    """Refuse to run if a plug-in that a scenario file needs is missing, and say where it comes from.
 
     Args:
         file: a scenario file.
-        model: what is to be run, perhaps with other options than the file's.
+        model: scenario to run, whose options may differ from the file's.
 
     Raises:
-        PagesimError: a plug-in is missing.
+        PagesimError: a plug-in is missing, or the file's table of plug-ins is malformed.
     """
     stored = read_toml(file).get(NEEDS, {})
     tables = stored.values() if isinstance(stored, dict) else [None]
@@ -70,11 +70,11 @@ def check_needs(file: Path, model: BaseModel) -> None:
 
 
 def to_toml(model: BaseModel, leave_out: str = "") -> str:
-    """Return a flat model as TOML, options that were left out also left out, and which plug-ins it needs.
+    """Return a flat model as TOML, without options that are None, and with the plug-ins it needs.
 
     Args:
         model: the options.
-        leave_out: one of them that is left out, but not what it needs.
+        leave_out: option to omit, although the plug-ins it needs are still listed.
     """
     options = model.model_dump(exclude_none=True, exclude={leave_out})
     lines = [f"{name} = {toml_value(value)}" for name, value in options.items()]
@@ -88,22 +88,22 @@ def toml_value(value: Any) -> str:
     """Return an option's value as TOML."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    # JSON's strings, numbers and booleans are TOML's as well.
+    # JSON's strings, numbers and booleans are also valid TOML.
     return "inf" if value == inf else json.dumps(value)
 
 
 def plugin_sources(model: BaseModel) -> list[str]:
-    """Return hashes of the code of the plug-ins that a scenario uses, for its key.
+    """Return origins and code hashes of the plug-ins that a scenario uses, for its cache key.
 
     Raises:
-        PagesimError: a plug-in was registered in this process alone, or there is none of its name.
+        PagesimError: a plug-in is registered only in this process, or is missing.
     """
     found = [plugins(option).source(name) for option, name in dict.fromkeys(_parts(model))]
     return [source for source in found if source is not None]
 
 
 def _parts(model: BaseModel) -> list[tuple[str, str]]:
-    """Return the (option, name) of the parts that a model names, and of those that its policies name."""
+    """Return (option, name) of the parts that a model and its policies name."""
     found = []
     grid = getattr(model, "grid", None) or {}
     for option in HOMES:
@@ -121,9 +121,9 @@ def _parts(model: BaseModel) -> list[tuple[str, str]]:
 
 
 def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
-    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
+    """Return path options as absolute paths, so that the copy stored with a result runs anywhere.
 
-    What is not in the working directory is looked for in the folder ``beside``.
+    Paths that are not found in the working directory are looked up in the folder ``beside``.
     """
     from pagesim.models.catalogue import known_as
     from pagesim.workloads import SPECS, workloads
@@ -131,7 +131,7 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
     from pagesim.workloads.servegen import PREFIX as SERVEGEN
     from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
 
-    # A name that is known is never a path, whatever lies in the working directory.
+    # A known name is never a path, regardless of the working directory.
     names = {*workloads(), APPROXIMATE, GPT2}
     found = {}
     for option in ("trace", "model", "tokenizer", "cost"):
@@ -154,6 +154,6 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
                 if path.is_file() or ((option == "model" or before == f"{SERVEGEN}:") and path.is_dir()):
                     found[option] = f"{before}{path.resolve()}{after}"
                     break
-        except (OSError, ValueError):  # too long for a path, say; what opens it says so
+        except (OSError, ValueError):  # for instance too long; reported when it is opened
             continue
     return found

@@ -1,4 +1,4 @@
-"""A server's command as it stands in a shell: the options that it decides, and what has no effect here."""
+"""A server's shell command: the options that it sets, and the flags that have no effect here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pagesim.setup import serve_sglang, serve_vllm
 from pagesim.setup.serve_words import FlagRefused, words_of
 
 FOREIGN = ("scheduler", "reservation", "allocator", "page_size")
-"""Options that put something else in the place of the engine's parts."""
+"""Options that replace parts of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeLine:
-    """What a line says.
+    """The meaning of a server's command line.
 
     Attributes:
-        options: of a system, by name.
-        notes: what of the line has no effect here.
-        engine: whose line it is.
-        refuses: says why the line does not go with the options beside it; None where it does.
-        full_graphs: whether CUDA graphs hold whole iterations.
+        options: system options that the line sets, by name.
+        notes: notes, such as the flags that have no effect here.
+        engine: engine that the line starts.
+        refuses: returns why the line is incompatible with other given options; None if it is not.
+        full_graphs: whether CUDA graphs cover whole iterations.
     """
 
     options: Mapping[str, Any]
@@ -37,10 +37,10 @@ class ServeLine:
     full_graphs: bool = True
 
     def merged_with(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that were given otherwise with the line's put over them.
+        """Return the options given next to the line, updated with the line's own.
 
         Raises:
-            PagesimError: they contradict the line, or there is no GPU among them.
+            PagesimError: the given options contradict the line, or name no GPU.
         """
         if given.get("gpu") is None:
             raise PagesimError("--serve needs the GPU that is served on; name it with --gpu")
@@ -60,16 +60,16 @@ class ServeLine:
 
 
 def read_serve(line: str) -> ServeLine:
-    """Return what the command of a server says.
+    """Parse a server's command line.
 
     Args:
-        line: of vLLM 0.33.0 ``vllm serve MODEL …`` or ``python -m vllm.entrypoints.openai.api_server …``, of
-            SGLang 0.5.23 ``sglang serve MODEL …`` or ``python -m sglang.launch_server …``; assignments of
-            variables may stand in front.
+        line: command of vLLM 0.33.0 (``vllm serve MODEL …`` or ``python -m
+            vllm.entrypoints.openai.api_server …``) or SGLang 0.5.23 (``sglang serve MODEL …`` or ``python -m
+            sglang.launch_server …``), optionally preceded by variable assignments.
 
     Raises:
-        PagesimError: it is no such line, a flag is unknown or not modelled, or a value is off; the sentence
-            names it, and its remedy is the nearest line that is read.
+        PagesimError: it is no such line, a flag is unknown or not modelled, or a value is invalid; the
+            message names it, and its remedy is the nearest line that can be read.
     """
     assignments, words = words_of(line)
     try:
@@ -88,7 +88,7 @@ def _read(assignments: list[str], words: list[str]) -> ServeLine:
 
 
 def _server(words: list[str]) -> tuple[ModuleType, int]:
-    """Return the module that reads a server's flags, and the first of the words that follow its command."""
+    """Return the module that reads a server's flags, and the index of the first word after its command."""
     command = PurePosixPath(words[0]).name if words else ""
     module = words[2] if re.fullmatch(r"python[\d.]*", command) and words[1:2] == ["-m"] and words[2:] else ""
     for server, name in ((serve_vllm, "vllm"), (serve_sglang, "sglang")):
@@ -103,7 +103,7 @@ def _server(words: list[str]) -> tuple[ModuleType, int]:
 
 
 def _nearest(assignments: list[str], words: list[str]) -> str:
-    """Return the line without the flags that are refused, or with others in their place; '' for none."""
+    """Return the line with refused flags removed or replaced; '' if that does not make it readable."""
     server, begin = _server(words)
     for _ in words:
         try:

@@ -1,4 +1,4 @@
-"""The flags of servers, and what becomes of each: the rows of ``serve_flags.csv``."""
+"""The flags of servers and how each is treated: the rows of ``serve_flags.csv``."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 Engine = Literal["vllm", "sglang"]
 
 Arity = Literal["one", "several", "perhaps", "none", "switch"]
-"""Values that a flag takes: perhaps one; a switch takes none and is turned off by its ``--no-`` form."""
+"""Number of values a flag takes; ``perhaps`` is at most one, and a ``switch`` has a ``--no-`` form."""
 
 Kind = Literal["taken", "no effect", "replica", "layers", "refused", "older"]
-"""What becomes of a flag.
+"""How a flag is treated.
 
-``taken``: it decides on memory or scheduling, as an option of pagesim's does. ``no effect``: it changes
-neither here. ``replica``: it changes neither where one replica serves. ``layers``: it changes neither where
-all layers keep every token alike, and is refused elsewhere. ``refused``: it affects scheduling and is not
-modelled. ``older``: a flag of earlier releases, which this one does not know.
+``taken``: it affects memory or scheduling, like one of pagesim's options. ``no effect``: it affects neither
+here. ``replica``: it affects neither if a single replica serves. ``layers``: it affects neither if all layers
+keep every token, and is refused otherwise. ``refused``: it affects scheduling and is not modelled. ``older``:
+a flag of earlier releases, which this one does not know.
 """
 
 Reads = Literal["", "own", "switch", "whole", "size", "number", "text"]
-"""How the option's value is read: by code of the flag's own, or as a switch, a whole number, one with a
-suffix such as 8k, a number, or text. Nothing where a flag decides no option."""
+"""How the option's value is read: by the flag's own code (``own``), or as a switch, a whole number, a size
+such as 8k, a number, or text. Empty if a flag sets no option."""
 
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(str(text).split()))]
 
 
 class Flag(BaseModel):
-    """A flag of a server, or a variable of its environment."""
+    """A flag of a server, or an environment variable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,21 +52,21 @@ class Flag(BaseModel):
 
     @property
     def is_variable(self) -> bool:
-        """Whether it is an environment variable, which stands before the command."""
+        """Whether this is an environment variable, which precedes the command."""
         return self.flag.isupper()
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of another flag's value, which is a JSON object."""
+        """Whether this is a part of another flag's value, which is a JSON object."""
         return "." in self.flag
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
+        """Whether the flag takes no value."""
         return self.takes in ("none", "switch")
 
     def spellings(self) -> dict[str, bool]:
-        """Return how it is written, with its dashes, and whether each spelling turns it on."""
+        """Return the flag's spellings, with dashes, and whether each turns it on."""
         found = dict.fromkeys((f"--{self.flag}", *self.aliases), True)
         if self.takes == "switch":
             found[f"--no-{self.flag}"] = False

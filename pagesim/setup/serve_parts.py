@@ -1,4 +1,4 @@
-"""Values of flags that are JSON objects, and their parts, which stand behind a dot: ``-cc.mode 3``."""
+"""Flag values that are JSON objects, and their parts, named after a dot: ``-cc.mode 3``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagesim.setup.sizes import readable
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the object that a text is; an empty one where it is none."""
+    """Return the JSON object in a text; an empty one if there is none."""
     found = None
     with suppress(ValueError):
         found = parse_json(text)
@@ -20,15 +20,15 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def add_part(whole: dict[str, Any], path: Sequence[str], text: str) -> None:
-    """Put a part of an object to the parts that were named before.
+    """Add a part of an object to the parts that were named before.
 
     Source: vLLM 0.33.0, ``FlexibleArgumentParser.parse_args`` (utils/argparse_utils.py).
 
     Args:
-        whole: the object.
-        path: the names of the objects in which the part is, the outermost first, and its own; with a ``+``
-            behind, the text is one of several with commas between them, and they are put to a list.
-        text: its value: JSON, a number with a suffix, or anything else for a string.
+        whole: object to change.
+        path: names of the enclosing objects, outermost first, and of the part itself; if it ends in ``+``,
+            the text is a comma-separated list whose items are appended to a list.
+        text: value of the part: JSON, a number with a suffix, or any other text as a string.
     """
     *outer, name = path
     for each in outer:
@@ -48,7 +48,7 @@ def add_part(whole: dict[str, Any], path: Sequence[str], text: str) -> None:
 
 
 def without_part(whole: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Return an object without one of its parts, and without the objects that held nothing else."""
+    """Return an object without one of its parts, and without objects left empty by its removal."""
     name, *inner = path
     kept = {each: value for each, value in whole.items() if each != name}
     if inner and isinstance(whole.get(name), dict) and (rest := without_part(whole[name], inner)):
@@ -57,5 +57,5 @@ def without_part(whole: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a part's value as it would be written behind a dot."""
+    """Return a part's value as written on a command line."""
     return value if isinstance(value, str) else json.dumps(value)

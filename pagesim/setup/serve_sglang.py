@@ -1,4 +1,4 @@
-"""``sglang serve …``: the options that a line decides, and what of it has no effect here."""
+"""``sglang serve …``: the options that a line sets, and the flags that have no effect here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_words import FlagRefused, Reader, choice
 
 RELEASE = "0.5.23"
-"""Whose flags a line is read with."""
+"""Release whose flags are read."""
 
 FIXED = {"policy": "sglang"}
-"""What every line says."""
+"""Options that every line sets."""
 
 MODULE = "sglang.launch_server"
 """The module that ``python -m`` runs."""
@@ -30,22 +30,22 @@ PAGES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("trtllm_mla", "cutedsl_mla"), (32, 64)),
     "flashmla": (64,),
 }
-"""Values of ``--attention-backend`` whose kernels take pages of these tokens only, and 64 for any other."""
+"""Values of ``--attention-backend`` whose kernels support only these page sizes; others become 64 tokens."""
 
 AITER = "aiter"
-"""The value of it for AMD's kernels, which take any page, and a share of memory for themselves."""
+"""Value of ``--attention-backend`` for AMD's kernels, which support any page size but need extra memory."""
 
 AITER_CONTEXT, AITER_SHARE = 8192, 0.85
-"""Longest request, in tokens, beyond which AMD's kernels get by with this share of the memory."""
+"""Request length, in tokens, above which aiter scales ``mem_fraction_static``, and the scaling factor."""
 
 TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
-"""Values of it whose kernels take any page, and single tokens where none is given."""
+"""Values of ``--attention-backend`` whose kernels support any page size; the default is one token."""
 
 ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Values of ``--schedule-policy`` that are modelled."""
 
 EVICTIONS = ("lru", "lfu")
-"""Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
+"""Values of ``--radix-eviction-policy`` that are modelled; the flag does not accept fifo, mru or filo."""
 
 RETRACTIONS = ("length", "priority")
 """Values of ``--retraction-policy``."""
@@ -67,15 +67,15 @@ _READABLE = re.compile(r"(\d+)(?:Ki|Mi|Gi|Ti)|(\d+(?:\.\d+)?)[kMGT]")
 def read(
     variables: list[str], words: list[str], *, first_is_model: bool
 ) -> tuple[dict[str, Any], tuple[str, ...], Refuses]:
-    """Return the options that a line decides, the notes of what has no effect here, and what it refuses.
+    """Return the options that a line sets, notes on flags without effect, and a check of other options.
 
     Args:
-        variables: assignments in front of the command.
-        words: that follow the command.
-        first_is_model: whether the first of them may be the model, as behind ``sglang serve``.
+        variables: variable assignments in front of the command.
+        words: words that follow the command.
+        first_is_model: whether the first word may be the model, as after ``sglang serve``.
 
     Raises:
-        PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
+        PagesimError: a flag is unknown or not modelled, or a value is invalid; the message names it.
     """
     options, flags, notes = TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
@@ -86,10 +86,10 @@ def read(
 
 
 def readable(text: str) -> int:
-    """Return a whole number as SGLang reads counts of tokens: 32k is 32,000 and 32Ki is 32,768.
+    """Parse a whole number as SGLang reads token counts: 32k is 32,000 and 32Ki is 32,768.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a whole number.
     """
     found = _READABLE.fullmatch(text.strip())
     if found is None:
@@ -102,7 +102,7 @@ def readable(text: str) -> int:
 
 
 def _with_flag(words: list[str]) -> list[str]:
-    """Return the words behind ``sglang serve`` with the model as a flag, and its kind left out."""
+    """Return the words after ``sglang serve``, with the model as a flag and without ``--model-type``."""
     kept, at = [], 0
     while at < len(words):
         flag, sign, value = words[at].partition("=")
@@ -134,17 +134,17 @@ _READERS: dict[str, Reader] = {
         },
     ),
     "moe-a2a-backend": choice("moe_a2a_backend", {"none": "", "deepep": "deepep"}),
-    "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # `_page` says what it does
+    "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # handled by `_page`
 }
 
 
 def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
-    """Put what a line says of ranks and experts into options, as `FlagTable.settle`.
+    """Convert a line's flags about ranks and experts into options, as `FlagTable.settle`.
 
     Source: ``handle_deprecated_dp_attention`` (arg_groups/parallel_hook.py), ``_a2a_ep_size`` (overrides.py).
 
     Raises:
-        FlagRefused: it is not modelled.
+        FlagRefused: a flag is not modelled.
     """
     name = options["model"]
     if given.get("enable-multimodal", ["false"]) != ["false"] and model(name).tower:
@@ -178,10 +178,10 @@ def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Co
 
 
 def _experts(options: dict[str, Any]) -> list[str]:
-    """Refuse whole experts on GPUs that cannot be dealt out evenly; return notes of them.
+    """Refuse expert parallelism that divides experts unevenly; return notes on it.
 
-    Each GPU has as many bytes of experts as when every expert is cut, but of a shared one that is fused with
-    the others: of ``ep_size`` nothing else depends, which is left out then.
+    Each GPU holds as many expert bytes as when every expert is split, unless a shared expert is fused with
+    the routed ones. Nothing else depends on ``ep_size``, which is dropped if none is fused.
     """
     name, asked, gpus = options["model"], options["ep_size"], options.get("tensor_parallel_size", 1)
     moe = model(name).moe
@@ -200,7 +200,7 @@ def _experts(options: dict[str, Any]) -> list[str]:
 
 
 def _own_length(name: str, given: Mapping[str, list[str]]) -> int:
-    """Return the tokens of the longest request that a model takes.
+    """Return the tokens of the longest request that a model accepts.
 
     Source: ``get_context_length`` (utils/hf_transformers/common.py), ``_derive_context_length``
     (configs/model_config.py).
@@ -237,7 +237,7 @@ TABLE = FlagTable(
 
 
 def _leave_room_for_aiter(options: dict[str, Any]) -> None:
-    """Take from ``mem_fraction_static`` what AMD's kernels need for long contexts.
+    """Reduce ``mem_fraction_static`` by what AMD's kernels need for long contexts.
 
     Source: ``handle_attention_backend_compatibility`` (arg_groups/attention_hook.py).
     """
@@ -254,14 +254,14 @@ def _leave_room_for_aiter(options: dict[str, Any]) -> None:
 
 
 def _page(backend: str, asked: int | None) -> int:
-    """Return the tokens of a page under some kernels: what was asked for, where they take it."""
+    """Return the page size in tokens under some kernels: the requested one if they support it."""
     if backend in TOKEN_WISE:
         return 1 if asked is None else asked
     return asked if asked in PAGES[backend] else PAGE
 
 
 def _refuses(options: Mapping[str, Any], names_kernels: bool) -> Refuses:
-    """Return what says whether the GPU's own kernels take the line's page."""
+    """Return a check of whether the GPU's default kernels support the line's page size."""
     page = options.get("block_size")
 
     def refuses(given: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The table of a server's flags, and how a line of them is read: what it decides, and which are refused."""
+"""The table of a server's flags: reads a command line into options and refuses unmodelled flags."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ QUANTIZED: dict[str, tuple[str, ...]] = {
     "modelopt_fp4": ("nvfp4",),
     "mxfp4": ("mxfp4",),
 }
-"""Methods of quantization of both servers, and the weight dtypes of checkpoints for which they say nothing
-new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
+"""Quantization methods of both servers, with the weight dtypes of checkpoints for which naming the method
+changes nothing. With ``fp8``, a 16-bit checkpoint is quantized while loading."""
 
 
 Settle = Callable[[Mapping[str, list[str]], dict[str, Any]], tuple[Collection[str], list[str]]]
@@ -43,27 +43,27 @@ class FlagTable:
     """The flags of a server, and how a line of them is read.
 
     Attributes:
-        server: whose they are, for a sentence.
-        engine: what it runs.
-        command: that starts it, with the model behind.
-        flags: the rows of its flags and variables, by name.
-        relaxed: whether underscores stand for dashes, ``enable`` and ``disable`` for each other's opposite, a
-            part of a value may be named behind a dot, a value stand right behind ``-O``, and the model
+        server: name of the server, for messages.
+        engine: engine that the server runs.
+        command: command that starts the server, followed by the model.
+        flags: rows of the server's flags and variables, by name.
+        relaxed: whether underscores may replace dashes, ``enable`` and ``disable`` negate each other, part of
+            a value may be named after a dot, a value may directly follow ``-O``, and the model may stand
             anywhere without its flag.
-        prefixes: of the server's variables.
-        skips_unknown: whether the server passes over variables that it does not know.
-        size: reads a whole number with a suffix.
-        readers: by a taken flag whose value has a reader of its own, what makes options of its name and last
-            value.
-        model: the flag that names the model.
-        length: the flag that says the tokens of the longest request.
-        own_length: tokens of the longest request that a model takes, by its name and a line's flags.
-        kernels: the flags that choose kernels of experts.
-        settle: puts what flags say together into options; returns the taken ones that have no effect, and
+        prefixes: name prefixes of the server's variables.
+        skips_unknown: whether the server ignores unknown variables.
+        size: parser of a whole number with a suffix.
+        readers: readers of ``taken`` flags that need their own, by flag; each makes options of the flag's
+            name and last value.
+        model: flag that names the model.
+        length: flag that gives the tokens of the longest request.
+        own_length: longest request in tokens that a model accepts, given its name and a line's flags.
+        kernels: flags that select kernels for experts.
+        settle: converts flags that interact into options; returns the ``taken`` flags without effect, and
             further notes.
-        checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
-            new.
-        online: the weight dtype that a method makes of a checkpoint of 16 bits when it is loaded.
+        checkpoints: by quantization method, the weight dtypes of checkpoints for which naming it changes
+            nothing.
+        online: by quantization method, the weight dtype to which it converts a 16-bit checkpoint on loading.
         online_experts: methods that quantize only the experts of such a checkpoint.
     """
 
@@ -87,7 +87,7 @@ class FlagTable:
 
     @cached_property
     def spellings(self) -> dict[str, tuple[str, bool]]:
-        """Each spelling of a flag, with its dashes: the flag's name, and whether it turns it on."""
+        """By spelling, with dashes: the flag's name, and whether the spelling turns it on."""
         found: dict[str, tuple[str, bool]] = {}
         for name, flag in self.flags.items():
             if flag.is_variable or flag.is_part or flag.kind == "older":
@@ -102,14 +102,14 @@ class FlagTable:
     def options(
         self, variables: list[str], words: list[str]
     ) -> tuple[dict[str, Any], dict[str, list[str]], tuple[str, ...]]:
-        """Return the options that a line decides, its flags with their values, and a note of the others.
+        """Return the options that a line sets, its flags with their values, and notes, as on unused flags.
 
         Args:
-            variables: assignments in front of the command.
-            words: that follow the command.
+            variables: variable assignments in front of the command.
+            words: words that follow the command.
 
         Raises:
-            PagesimError: the line names no model, or something in it is unknown or off.
+            PagesimError: the line does not name one model, or something in it is unknown or invalid.
             FlagRefused: a flag or a variable is not modelled.
         """
         options: dict[str, Any] = {}
@@ -144,8 +144,8 @@ class FlagTable:
     def _given(self, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Return the flags of a line with their values, and the models that it names.
 
-        What is said of a part of an object behind a dot is said as with the whole object at the line's end. A
-        part that has a row of its own stands for itself.
+        Parts of an object named after a dot count as the whole object given at the end of the line. A part
+        with its own row counts as a flag of its own.
         """
         given: dict[str, list[str]] = {}
         models: list[str] = []
@@ -171,11 +171,11 @@ class FlagTable:
 
     @cached_property
     def _objects(self) -> set[str]:
-        """The flags of whose values parts have rows of their own."""
+        """Flags whose values have parts with their own rows."""
         return {name.partition(".")[0] for name, flag in self.flags.items() if flag.is_part}
 
     def _parts(self, name: str, whole: dict[str, Any]) -> dict[str, list[str]]:
-        """Return the parts of an object that have rows; the rest of it as the flag that it is given to."""
+        """Return the parts of an object that have rows, and the rest as the value of the flag itself."""
         found: dict[str, list[str]] = {}
         rest = whole
         for each, value in whole.items():
@@ -191,7 +191,7 @@ class FlagTable:
         return {**found, head: [json.dumps(rest)]} if rest or not found else found
 
     def _of_variable(self, name: str, value: str) -> dict[str, Any]:
-        """Return the options that a variable decides; it is refused if it may affect what is not modelled."""
+        """Return the options that a variable sets; refuse it if it may have effects that are not modelled."""
         for prefix in self.prefixes:
             own = self.flags.get(self.prefixes[0] + name.removeprefix(prefix))
             if not name.startswith(prefix) or (own is None and self.skips_unknown):
@@ -206,7 +206,7 @@ class FlagTable:
         return {}
 
     def _decided(self, flag: Flag, values: list[str]) -> dict[str, Any]:
-        """Return the options that a flag decides by itself."""
+        """Return the options that a flag sets by itself."""
         if flag.kind != "taken":
             return {}
         if flag.flag in self.readers:
@@ -222,10 +222,10 @@ class FlagTable:
         return number(flag.option, reads[flag.reads])(flag.flag, values[-1]) if flag.reads in reads else {}
 
     def read(self, words: list[str]) -> Iterator[Given]:
-        """Yield the flags of a line, and its words that belong to none.
+        """Yield the flags of a line, and the words that belong to no flag.
 
         Raises:
-            PagesimError: a word is no flag, or a flag has too few or too many values.
+            PagesimError: a flag is unknown, or has too few or too many values.
         """
         at = 0
         while at < len(words):
@@ -254,7 +254,7 @@ class FlagTable:
             yield Given(name, values, words[begin:at], path)
 
     def replaced(self, words: list[str], name: str, instead: tuple[str, ...]) -> list[str]:
-        """Return the words of a line with others in place of a flag wherever it stands."""
+        """Return the words of a line with all occurrences of a flag replaced by other words."""
         kept: list[str] = []
         name, *path = name.split(".")
         for each in self.read(words):
@@ -269,7 +269,7 @@ class FlagTable:
         return kept
 
     def _named(self, flag: str) -> tuple[str, bool, tuple[str, ...]]:
-        """Return a flag's name, whether it turns a switch on, and the names behind its dots."""
+        """Return a flag's name, whether it turns a switch on, and the names after its dots."""
         head, *path = flag.split(".") if self.relaxed else [flag]
         if head.startswith("--") and self.relaxed:
             head = head.replace("_", "-")
@@ -287,7 +287,7 @@ class FlagTable:
         return *self.spellings[head], tuple(path)
 
     def _check(self, flag: Flag, values: list[str]) -> None:
-        """Refuse a flag that affects scheduling and is not modelled, and one of earlier releases."""
+        """Refuse flags that affect scheduling and are not modelled, and flags of earlier releases."""
         said = escaped(f"--{flag.flag} {' '.join(values)}".strip())[:120]
         if flag.kind == "older":
             instead = (*flag.instead.split(), *values) if flag.instead.startswith("--") else ()
@@ -308,7 +308,7 @@ class FlagTable:
         )
 
     def _check_layers(self, name: str, given: Mapping[str, list[str]]) -> None:
-        """Refuse a flag about layers that the model has, and that are modelled without it."""
+        """Refuse a flag that affects layers of the model, which are modelled only without the flag."""
         spec = model(name)
         if spec.keeps_all and not any(isinstance(layer, IndexerLayer) for layer in spec.cache_layers):
             return
@@ -321,7 +321,7 @@ class FlagTable:
                 )
 
     def _check_kernels(self, name: str, given: Mapping[str, list[str]]) -> None:
-        """Refuse a choice of kernels for a model whose experts are MXFP4: kernels pad such weights."""
+        """Refuse a choice of kernels for MXFP4 experts, whose weights kernels pad differently."""
         dtype = model(name).weights.of("experts")
         for flag in self.kernels:
             chosen = given.get(flag, ["auto"])[-1]
@@ -333,7 +333,7 @@ class FlagTable:
                 )
 
     def _quantized(self, name: str, method: str) -> dict[str, str]:
-        """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""
+        """Return the weight dtype that a quantization method gives a model, unless it is the model's own."""
         spec = model(name)
         own = {dtype.name for group in GROUPS if (dtype := spec.weights.of(group)) and dtype.quantized}
         if method.lower() == "none" or own & set(self.checkpoints.get(method, ())):
@@ -351,7 +351,7 @@ class FlagTable:
         )
 
     def _check_length(self, name: str, given: Mapping[str, list[str]], options: dict[str, Any]) -> None:
-        """Refuse requests that are longer than the model is made for, as the server does."""
+        """Refuse a maximum length beyond the model's own, as the server does."""
         own = self.own_length(name, given)
         if own != model(name).max_model_len:
             options.setdefault("max_model_len", own)
@@ -365,7 +365,7 @@ class FlagTable:
 
 
 def _known_model(word: str) -> str:
-    """Return a model's name or path, if there is such a model here."""
+    """Return a model's known name or path, or refuse an unknown one."""
     known = known_as(word)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""``vllm serve …``: the options that a line decides, and what of it has no effect here."""
+"""``vllm serve …``: the options that a line sets, and the flags that have no effect here."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from pagesim.setup.serve_words import FlagRefused, Reader, choice, number
 from pagesim.setup.sizes import readable
 
 RELEASE = "0.33.0"
-"""Whose flags a line is read with."""
+"""Release whose flags are read."""
 
 FIXED = {"policy": "vllm-v1", "vllm_version": RELEASE}
-"""What every line says."""
+"""Options that every line sets."""
 
 MODULE = "vllm.entrypoints.openai.api_server"
 """The module that ``python -m`` runs."""
 
 
 def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
-    """Return the options that a line decides, and the notes of what has no effect here.
+    """Return the options that a line sets, and notes on flags that have no effect here.
 
-    The last value says whether CUDA graphs hold whole iterations.
+    The last value tells whether CUDA graphs cover whole iterations.
 
     Args:
-        variables: assignments in front of the command.
-        words: that follow the command.
+        variables: variable assignments in front of the command.
+        words: words that follow the command.
 
     Raises:
-        PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
+        PagesimError: a flag is unknown or not modelled, or a value is invalid; the message names it.
     """
     options, flags, notes = TABLE.options(variables, words)
     options |= _speculation(flags)
@@ -61,7 +61,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
 
 
 def _graph_mode(flags: Mapping[str, list[str]]) -> str:
-    """Return what CUDA graphs hold: none, piecewise, or a mode with whole iterations.
+    """Return the CUDA graph mode: none, piecewise, or a mode that covers whole iterations.
 
     Source: ``OPTIMIZATION_LEVEL_TO_CONFIG`` (config/vllm.py), ``CUDAGraphMode`` (config/compilation.py).
     """
@@ -73,11 +73,11 @@ def _graph_mode(flags: Mapping[str, list[str]]) -> str:
 
 
 def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any.
+    """Return ``speculative_config``, merged with the keys that have their own flags; empty without any.
 
     Raises:
-        FlagRefused: it is no JSON object.
-        PagesimError: it has a key that is a flag, too.
+        FlagRefused: it is not a JSON object.
+        PagesimError: it has a key that is also given as a flag.
     """
     name, keys = "speculative-config", {"spec-method": "method", "spec-model": "model"}
     short: dict[str, Any] = {key: flags[flag][-1] for flag, key in keys.items() if flag in flags}
@@ -96,7 +96,7 @@ def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:
-    """Return the tokens of the largest CUDA graph where the line says them: 0 for none."""
+    """Return the tokens of the largest CUDA graph if the line specifies them; 0 for no graphs."""
     option, config = "max_cudagraph_capture_size", "compilation-config."
     if _graph_mode(flags) == "none":
         return {option: 0}
@@ -120,9 +120,9 @@ def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
-    """Refuse a ``--mamba-block-size`` that the server does not start with (config/vllm.py).
+    """Refuse a ``--mamba-block-size`` with which the server does not start (config/vllm.py).
 
-    With prefix caching any is taken, and those of models with states are overwritten.
+    With prefix caching any value is accepted, and overwritten for models with states.
     """
     name = "mamba-block-size"
     if name not in flags or options.get("enable_prefix_caching", True):
@@ -170,7 +170,7 @@ CHECKPOINTS: dict[str, tuple[str, ...]] = {
     "gpt_oss_mxfp4": ("mxfp4", "mxfp4_mxfp8"),
     "quark": ("fp8", "mxfp4", "int8"),
 }
-"""Methods of quantization of 0.33.0 (model_executor/layers/quantization), with weight dtypes as there."""
+"""Quantization methods of 0.33.0 (model_executor/layers/quantization), with the weight dtypes as there."""
 
 TABLE = FlagTable(
     server=f"vllm serve {RELEASE}",

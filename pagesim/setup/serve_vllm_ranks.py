@@ -1,4 +1,4 @@
-"""What a line of vLLM's says of data parallelism and of experts."""
+"""A vLLM command line's flags about data parallelism and experts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ OF_RANKS = (
     *("data-parallel-size-local", "data-parallel-hybrid-lb", "data-parallel-external-lb"),
     "dp-sync-interval",
 )
-"""Flags that several ranks alone have a use for, of which one has at most the value 1."""
+"""Flags that only several ranks use; with a single rank they may at most have the value 1."""
 
 TWO_BATCHES = ("enable-dbo", "ubatch-size", "dbo-decode-token-threshold", "dbo-prefill-token-threshold")
 
 BATCHED_EXPERTS = ("deepep_low_latency", "nixl_ep")
-"""Backends with which iterations of ranks with whole experts have 256 tokens at most where that is left open
+"""All-to-all backends with which iterations default to 256 tokens under data and expert parallelism
 (``use_batched_dp_moe``, config/scheduler.py 42)."""
 
 
 def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Put what a line says of several engines and of experts into options, as `FlagTable.settle`.
+    """Convert a line's flags about several engines and experts into options, as `FlagTable.settle`.
 
     Raises:
-        FlagRefused: it is not modelled, or vLLM does not start so.
+        FlagRefused: a flag is not modelled, or vLLM does not start with it.
     """
     idle, notes = [], []
     moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)

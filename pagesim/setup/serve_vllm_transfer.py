@@ -1,4 +1,4 @@
-"""``--kv-transfer-config``: the connectors of a line, and the options that they decide."""
+"""``--kv-transfer-config``: the connectors of a line, and the options that they set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAG = "kv-transfer-config"
 SIZE = "kv_offloading_size"
 
 NIXL = ("NixlConnector", "NixlPullConnector")
-"""Connectors that pull KV from other engines, if a router gives a request ``kv_transfer_params``."""
+"""Connectors that pull KV from other engines if a router adds ``kv_transfer_params`` to a request."""
 
 NOT_MODELLED = {
     **dict.fromkeys(
@@ -37,7 +37,7 @@ NOT_MODELLED = {
     "HiSparseConnector": "it keeps blocks on the host, and rows of them on the device",
     "DecodeBenchConnector": "it fills blocks with no KV at all",
 }
-"""Why other connectors are refused."""
+"""Reasons why other connectors are refused."""
 
 _EXTRAS = "kv_connector_extra_config"
 
@@ -47,30 +47,30 @@ _EXTRA = {
     "store_threshold": "kv_offloading_threshold",
     "offload_prompt_only": "kv_offloading_prompt_only",
 }
-"""What it says there of OffloadingConnector, by the option that is the same."""
+"""Keys of OffloadingConnector's extra config, with the equivalent options."""
 
 _HARMLESS = {"spec_name": "CPUOffloadingSpec", "sync_load_budget_bytes": 0, "max_tracker_size": 64_000}
-"""What else it says, by the value that changes nothing."""
+"""Its other keys, with the values that change nothing."""
 
 
 def transfers(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the connectors of a line decide.
+    """Return the options that the connectors of a line set.
 
     Source: ``_post_init_kv_transfer_config`` (config/vllm.py), ``build_offloading_config`` and
     ``CPUOffloadingSpec`` (distributed/kv_transfer, v1/kv_offload/cpu/spec.py).
 
     Args:
-        flags: with their values.
-        options: that the line decides so far.
+        flags: flags with their values.
+        options: options that the line has set so far.
 
     Raises:
-        FlagRefused: what they do is not modelled.
+        FlagRefused: a connector or its configuration is not modelled.
     """
     if FLAG not in flags:
         return {}
     config = object_of(flags[FLAG][-1])
     try:
-        if SIZE in options:  # which puts vLLM's own store in the connector's place
+        if SIZE in options:  # vLLM's own store replaces the connector
             found = _offloading(config.get(_EXTRAS, {}), options)
             return {name: value for name, value in found.items() if name != SIZE}
         return _connector(config, options)
@@ -81,7 +81,7 @@ def transfers(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> dic
 
 
 def _connector(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a connector; of several those of the store, which fences blocks, too."""
+    """Return the options of a connector; a store among several takes precedence, as it fences blocks, too."""
     name, role = config.get("kv_connector"), config.get("kv_role")
     extra = config.get(_EXTRAS, {})
     if name == "MultiConnector":
@@ -107,7 +107,7 @@ def _connector(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
 
 
 def _offloading(extra: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of vLLM's own store on the host."""
+    """Return the options of vLLM's own host store."""
     if SIZE not in options and not extra.get("cpu_bytes_to_use"):
         raise _refused("OffloadingConnector needs cpu_bytes_to_use, or vLLM does not start: give it")
     found: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def _offloading(extra: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
 
 
 def _chunk_blocks(tokens: Any, options: Mapping[str, Any]) -> int:
-    """Return the blocks of a chunk of so many tokens."""
+    """Return the number of blocks in a chunk of this many tokens."""
     block: int = options.get("block_size", BLOCK_SIZE)
     if "block_size" not in options and model(options["model"]).mla is not None:
         raise _refused("block_size of a chunk says blocks only beside --block-size; give blocks_per_chunk")

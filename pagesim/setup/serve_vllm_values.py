@@ -1,4 +1,4 @@
-"""Values of vLLM's flags from which an option follows, some with the model or with other flags."""
+"""Values of vLLM's flags that determine an option, some together with the model or other flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL_BLOCKS = {
     "ROCM_AITER_UNIFIED_ATTN": 64,
     "B12X": 128,
 }
-"""Tokens of a block that attention kernels prefer: ``get_preferred_block_size``, v1/attention/backends."""
+"""Preferred block sizes of attention kernels (``get_preferred_block_size``, v1/attention/backends)."""
 
 LATENT_KERNEL_BLOCKS = {
     **dict.fromkeys(("FLASH_ATTN_MLA", "TRITON_MLA", "ROCM_AITER_MLA", "ROCM_AITER_TRITON_MLA"), 16),
@@ -25,20 +25,20 @@ LATENT_KERNEL_BLOCKS = {
     "FLASHMLA": 64,
     "CUTLASS_MLA": 128,
 }
-"""The same of kernels for latent vectors (v1/attention/backends/mla)."""
+"""The same for latent vector kernels (v1/attention/backends/mla)."""
 
 
 def kernel_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a block that named kernels of attention take, where no flag says them.
+    """Return the block size of the attention backend that a flag names, unless another flag sets it.
 
     Source: ``update_block_size_for_backend`` (platforms/interface.py).
 
     Args:
-        flags: with their values.
-        options: that the line decides so far.
+        flags: flags with their values.
+        options: options that the line has set so far.
 
     Raises:
-        FlagRefused: it is not known what they take of the model.
+        FlagRefused: the backend's block size for the model is not known.
     """
     for flag in ("attention-backend", "attention-config.backend"):
         name = flags.get(flag, ["auto"])[-1].upper()
@@ -49,7 +49,7 @@ def kernel_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> 
         if all(isinstance(layer, LatentLayer) and layer.tokens_per_state == 1 for layer in layers):
             blocks = LATENT_KERNEL_BLOCKS
         elif not any(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers):
-            blocks = {"FLASH_ATTN": 0, **KERNEL_BLOCKS}  # whose block depends on the GPU
+            blocks = {"FLASH_ATTN": 0, **KERNEL_BLOCKS}  # its block depends on the GPU
         if name not in blocks:
             known = ", ".join(blocks) or "auto"
             raise FlagRefused(
@@ -63,7 +63,7 @@ def kernel_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> 
 
 
 def adapters(flags: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return how many adapters memory is kept for and their rank, where the server takes any."""
+    """Return the number and rank of adapters to reserve memory for, if LoRA is enabled."""
     if flags.get("enable-lora", ["false"]) == ["false"]:
         return {}
     found: dict[str, Any] = {"max_loras": 1}
@@ -74,19 +74,19 @@ def adapters(flags: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def offloaded(name: str, text: str) -> dict[str, Any]:
-    """Return the GiB of weights in host memory; nothing for 0."""
+    """Return the GiB of weights in host memory; empty for 0."""
     found = number("cpu_offload_gb", float)(name, text)
     return found if found["cpu_offload_gb"] else {}
 
 
 def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
-    """Return the tokens of the longest request that a model takes, with what overrides its config.json.
+    """Return the longest request in tokens that a model accepts, given overrides of its config.json.
 
     Source: ``_get_and_verify_max_len`` (config/model.py).
 
     Args:
-        name: the model's.
-        flags: with their values.
+        name: name of the model.
+        flags: flags with their values.
     """
     tokens: float = model(name).max_model_len
     for config in ("hf-overrides.", "hf-overrides.text_config."):
@@ -104,11 +104,11 @@ def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
 
 
 _ROPE_WITHIN = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
-"""Types of rotary embeddings whose scaling ``max_position_embeddings`` has already."""
+"""Rotary embedding types whose scaling ``max_position_embeddings`` already includes."""
 
 
 def retention(text: str) -> int:
-    """Return a retention interval: what vLLM calls None is -1 here."""
+    """Parse a retention interval; vLLM's None is -1 here."""
     if text in ("", "None"):
         return -1
     interval = int(text)
@@ -118,20 +118,20 @@ def retention(text: str) -> int:
 
 
 def length(name: str, text: str) -> dict[str, Any]:
-    """Return the tokens of the longest request, or auto."""
+    """Return the longest request in tokens, or auto."""
     if text.strip().lower() in ("auto", "-1"):
         return {"max_model_len": "auto"}
     return number("max_model_len", readable)(name, text)
 
 
 def limits(name: str, text: str) -> dict[str, Any]:
-    """Return that no tower is loaded where neither an image nor a video may be given."""
+    """Return the option that loads no vision tower if neither images nor videos are allowed."""
     limits = object_of(text)
     return {"language_model_only": True} if limits.get("image") == limits.get("video") == 0 else {}
 
 
 def processor(name: str, text: str) -> dict[str, Any]:
-    """Return the pixels of the largest image, where they are given."""
+    """Return the pixels of the largest image, if given."""
     given = object_of(text)
     size = given.get("size")
     pixels = given.get("max_pixels", size.get("longest_edge") if isinstance(size, dict) else None)

@@ -1,4 +1,4 @@
-"""The words of a server's command: its variables and flags, how their values are read, and a refusal."""
+"""The words of a server's command: variables, flags, readers of their values, and refusals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class FlagRefused(PagesimError):
     """A flag or a variable of a line is refused.
 
     Attributes:
-        name: the flag's, without its dashes.
-        instead: words that take its place in the nearest line that runs; none where it is left out.
+        name: name of the flag, without dashes, or of the variable.
+        instead: words that replace it in the nearest line that runs; empty if it is removed.
     """
 
     def __init__(self, name: str, sentence: str, instead: tuple[str, ...] = ()) -> None:
@@ -26,13 +26,13 @@ class FlagRefused(PagesimError):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A flag as it stands in a line.
+    """A flag as it appears in a line.
 
     Attributes:
-        name: the flag's; '' for a word that is no flag.
-        values: that it has; ``false`` for a switch that is off.
-        words: of the line that spell it.
-        path: the names behind its dots, where it is about a part of an object.
+        name: name of the flag; '' for a word that is not a flag.
+        values: values of the flag; ``false`` for a switch that is off.
+        words: words of the line that spell the flag and its values.
+        path: names after its dots, if it sets a part of an object.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Given:
 
 
 Reader = Callable[[str, str], dict[str, Any]]
-"""What makes options of a flag's name and its value; PagesimError where the value is off."""
+"""Makes options from a flag's name and value; raises PagesimError if the value is invalid."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
@@ -50,11 +50,11 @@ _SHELL = re.compile(r"[$`]|^(?:[&|;<>()]+|\d?>.*)$")
 
 
 def number(option: str, read: Callable[[str], Any]) -> Reader:
-    """Return the reader of a number that is an option's value.
+    """Return a reader of an option whose value is a number.
 
     Args:
-        option: its name.
-        read: makes the number; ValueError or OverflowError where it is none.
+        option: name of the option.
+        read: parser of the number, which raises ValueError or OverflowError for other text.
     """
 
     def reads(name: str, text: str) -> dict[str, Any]:
@@ -68,11 +68,11 @@ def number(option: str, read: Callable[[str], Any]) -> Reader:
 
 
 def choice(option: str, words: Mapping[str, str] | Iterable[str]) -> Reader:
-    """Return the reader of one of several words.
+    """Return a reader of an option whose value is one of several words.
 
     Args:
-        option: its name.
-        words: its value by the word, or words that are values; '' where a word says what holds without it.
+        option: name of the option.
+        words: option values by word, or words that are the values; '' if a word means the default.
     """
     known = words if isinstance(words, Mapping) else {word: word for word in words}
 
@@ -87,15 +87,15 @@ def choice(option: str, words: Mapping[str, str] | Iterable[str]) -> Reader:
 
 
 def is_flag(word: str) -> bool:
-    """Say whether a word begins a flag: with a dash, and is no number below 0."""
+    """Return whether a word begins a flag: it starts with a dash and is not a negative number."""
     return word.startswith("-") and not _NUMBER.match(word) and word != "-"
 
 
 def words_of(line: str) -> tuple[list[str], list[str]]:
-    """Return the assignments of variables in front of a command, and its words as a shell splits them.
+    """Return the variable assignments in front of a command, and its words as a shell splits them.
 
     Raises:
-        PagesimError: a quotation mark is open, or a word means something to a shell only.
+        PagesimError: a quotation mark is not closed, or a word has a special meaning to a shell.
     """
     try:
         words = shlex.split(line.replace("\\\n", " "))

@@ -1,4 +1,4 @@
-"""Server: one engine of a prepared system, with its memory and its accounts."""
+"""Server: one engine of a prepared system, with its memory and its accounting."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from pagesim.sizing import Capacity
 from pagesim.workloads.trace import Trace
 
 ProgressCallback = Callable[[int], None]
-"""Called now and then with the number of requests that are over."""
+"""Called with the number of requests that have ended, each time one ends."""
 
 MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
-"""Makes what carries out iterations, from the scheduler with its empty memory, the memory's size, and the
-requests that are served."""
+"""Makes the executor of iterations from the scheduler with its empty memory, the memory's capacity, and the
+requests to serve."""
 
 Consume = Callable[[Chunk], None]
 
 
 class ProgressObserver(Observer):
-    """Counts the requests that are over, for a progress bar.
+    """Counts the requests that have ended, for a progress bar.
 
     Args:
-        callback: called with their number.
+        callback: called with the count each time a request ends.
     """
 
     def __init__(self, callback: ProgressCallback) -> None:
@@ -60,19 +60,19 @@ class ProgressObserver(Observer):
 
 
 class Server:
-    """One engine of a system, its memory, and the accounts that are kept of it.
+    """One engine of a system, with its memory and the metrics collected from it.
 
     Args:
-        setting: what it has in common with others.
-        log: where requests' times go.
-        arrivals: the requests that it serves.
-        consume: called with each chunk of its records.
-        aborts: when clients go away of requests that are sent at their arrival: (ticks, row), in order.
-        executor: what carries out the iterations; left out, the system's cost model predicts them. One that
-            is an `Observer` is one of them.
-        observers: further ones, called after the recorder.
-        tables: whether blocks must have numbers, because an observer reads them.
-        lock_step: whether it is known only later when an iteration is carried out, and each is planned.
+        setting: the prepared system, which all of its engines share.
+        log: log that receives the requests' times.
+        arrivals: requests to serve.
+        consume: callbacks for each chunk of records.
+        aborts: (ticks, row) at which clients abort requests that are sent on arrival, in order.
+        executor: maker of the executor of iterations; if left out, the system's cost model predicts their
+            times. An executor that is an `Observer` also observes.
+        observers: further observers, called after the recorder.
+        tables: whether blocks must be numbered because an observer reads block tables.
+        lock_step: whether the engine steps together with others, so that iterations are timed only later.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Server:
         )
 
     def replay(self) -> None:
-        """Replay everything that arrives; each request when it is sent."""
+        """Replay all arrivals; in a closed loop, each request when it is sent."""
         if self._closed is not None:
             self._closed.replay(self.engine)
         else:
@@ -147,18 +147,18 @@ class Server:
         self.end()
 
     def end(self) -> None:
-        """Close the accounts of an engine that is over."""
+        """Close the accounts once the engine has finished."""
         if self.tiers is not None:
             self.tiers.end(self.means.end)
 
     def traffic(self) -> dict[str, Any]:
-        """Return the chunks and bytes that each tier of the engine moved, by name; empty without one."""
+        """Return the chunks and bytes that each tier moved, by tier name; empty without tiers."""
         return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
 
     def leak_notes(self) -> tuple[str, ...]:
-        """Return that an allocator of others kept blocks after all requests; nothing where none did."""
+        """Return a note if a plug-in allocator still holds blocks after all requests have ended."""
         name, memory = self.setting.config.policy.allocator, self.scheduler.memory
-        leaks = self.engine.failure_modes[FailureMode.LEAK]  # as the engine itself does
+        leaks = self.engine.failure_modes[FailureMode.LEAK]  # leaks that the real engine has, too
         if ALLOCATORS.owns(name) or leaks or Status.UNFINISHED in self.recorder.log.status:
             return ()
         free = memory.free_blocks
@@ -173,7 +173,7 @@ class Server:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return what of a summary is about one engine."""
+        """Return the part of a summary that describes this engine."""
         recorder, sized, drafts = self.recorder, self.setting.config.capacity, self.scheduler.speculation
         memory, means = self.scheduler.memory, self.means.summary()
         groups = {
@@ -215,7 +215,7 @@ class Server:
 
 
 def _states(memory: BlockManager) -> dict[str, Any]:
-    """Return what of a summary is about a pool of recurrent states, beside that of tokens."""
+    """Return the part of a summary about the pool of recurrent states; empty without one."""
     if not isinstance(memory, StateRadixManager):
         return {}
     pool = memory.pool

@@ -7,20 +7,20 @@ import re
 from pagesim.hardware.tier_spec import parse_capacity
 
 GIB_OPTIONS = frozenset({"cpu_offload_gb", "kv_offloading_size"})
-"""Options whose number is GiB."""
+"""Options measured in GiB."""
 
 BYTE_OPTIONS = frozenset({"kv_cache_memory_bytes"})
-"""Options whose number is bytes."""
+"""Options measured in bytes."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SUFFIXES = "kmgt"
 
 
 def readable(text: str) -> int:
-    """Return a whole number as vLLM reads it: 32k is 32,000 and 32K is 32,768.
+    """Parse a whole number as vLLM reads it: 32k is 32,000 and 32K is 32,768.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a whole number.
     """
     found = _COUNT.fullmatch(text.strip())
     if found is None:
@@ -31,7 +31,7 @@ def readable(text: str) -> int:
 
 
 def size_of(option: str, value: str) -> float | str:
-    """Return the number behind a size with a suffix or a unit; any other text as it is."""
+    """Return the number of a size with a suffix or a unit; return any other text unchanged."""
     text = value.strip()
     if option in GIB_OPTIONS and text.endswith("B"):
         return parse_capacity(option, text) / 2**30

@@ -1,4 +1,4 @@
-"""System: what serves the requests of a run; each option a field of a TOML file, a flag and a keyword."""
+"""System: what serves a run's requests; each option is a TOML field, a flag and a keyword argument."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from pagesim.sim.clock import LONGEST_S
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
 
 Length = Annotated[int, Field(ge=1, le=MOST)]
-"""Tokens of a request."""
+"""Length of a request, in tokens."""
 
 MOST_BYTES = 2**50
-"""More bytes of a GPU than this are taken for a mistake."""
+"""Upper bound on bytes per GPU; more is taken for a mistake."""
 
 MOST_BLOCKS = 50_000_000
-"""More blocks than this are taken for a mistake; memory keeps a number for each."""
+"""Upper bound on the number of blocks; more is taken for a mistake, as memory keeps a number for each."""
 
 
 class SystemFields(BaseModel):
-    """What every system has; the options of its scheduler are added in `System`."""
+    """The options of every system; `System` adds those of the schedulers."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -179,7 +179,7 @@ class SystemFields(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _sizes(cls, value: object, info: ValidationInfo) -> object:
-        """Take 8k or 40GiB where a number is wanted."""
+        """Accept sizes such as 8k or 40GiB where a number is expected."""
         if not isinstance(value, str):
             return value
         name = info.field_name or ""
@@ -200,29 +200,29 @@ class SystemFields(BaseModel):
     @field_validator("tiers", mode="before", check_fields=False)
     @classmethod
     def _tiers_are_several(cls, value: object) -> object:
-        """Take one tier, or several with a + between them as in a grid, for a list of them."""
+        """Turn one tier, or several joined by + as in a grid, into a tuple of tiers."""
         if isinstance(value, str):
             value = [text.strip() for text in value.split("+")]
-        return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML knows no tuples
+        return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML has no tuples
 
     @property
     def frontend_s(self) -> tuple[float, float] | None:
-        """Seconds that a client waits beside the engine, a request and a token of its prompt, if given."""
+        """Front-end seconds per request and per prompt token, or None if left out."""
         return None if self.frontend is None else _parse_frontend(self.frontend)
 
     @property
     def length(self) -> int | None:
-        """The tokens of ``max_model_len``, or None where it is left out or auto."""
+        """``max_model_len`` in tokens, or None if it is left out or auto."""
         return self.max_model_len if isinstance(self.max_model_len, int) else None
 
     @property
     def window_s(self) -> tuple[float, float] | None:
-        """The window's first and last second, or None."""
+        """The window's start and end in seconds, or None if left out."""
         return None if self.window is None else _parse_window(self.window)
 
     @model_validator(mode="after")
     def _options_exist(self) -> Self:
-        """Refuse an option that no scheduler has, of a plug-in either; give the others their types."""
+        """Refuse options that no scheduler has, plug-ins included; convert the others to their types."""
         extra = self.__pydantic_extra__
         if extra:
             known = plugin_fields()
@@ -235,12 +235,12 @@ class SystemFields(BaseModel):
         return self
 
     def option(self, name: str) -> Any:
-        """Return a scheduler's option as it was given; None where it was left out."""
+        """Return a scheduler's option as it was given, or None if it was left out."""
         return getattr(self, name, None)
 
     @property
     def scheduler_options(self) -> dict[str, Any]:
-        """The options of schedulers that were given, by name."""
+        """The scheduler options that were given, by name."""
         given = {name: getattr(self, name) for name in SCHEDULER_FIELDS}
         return {
             name: value for name, value in {**given, **(self.model_extra or {})}.items() if value is not None
@@ -252,7 +252,7 @@ SCHEDULER_FIELDS = fields_of(declared(SCHEDULERS.own()))
 
 
 def plugin_fields() -> dict[str, tuple[Any, FieldInfo]]:
-    """Return the options that only schedulers of others have, by name, as they are registered now."""
+    """Return the options that only plug-in schedulers have, by name, as currently registered."""
     fields = fields_of(declared_by_plugins())
     return {name: field for name, field in fields.items() if name not in System.model_fields}
 
@@ -276,23 +276,23 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:
-    """Return a model of these values.
+    """Return a pydantic model of these values.
 
     Args:
-        kind: the model.
-        values: by field.
-        source: where they come from, for the sentence.
-        strict: whether a value of another type is refused, and not converted: in a file ``"5"`` is no number.
+        kind: class of the model.
+        values: values by field name.
+        source: where the values come from, for the error message.
+        strict: whether to refuse values of another type, such as ``"5"`` in a file, instead of converting.
 
     Raises:
-        PagesimError: a field is unknown or out of bounds; the sentence names source, field, value and bound.
+        PagesimError: a field is unknown or out of bounds; the message names source, field, value and bound.
     """
     try:
         return kind.model_validate(values, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         where = f"{source}: " if source else ""
-        if not first["loc"]:  # an option that no field stands for
+        if not first["loc"]:  # an option without a field
             raise PagesimError(where + first["msg"].removeprefix("Value error, ")) from None
         raise PagesimError(where + sentence(str(first["loc"][0]), error)) from None
 
@@ -302,7 +302,7 @@ def _parse_frontend(text: str) -> tuple[float, float]:
         request, token = (float(part) for part in (text if "," in text else f"{text},0").split(","))
     except ValueError:
         raise ValueError("must be SECONDS or SECONDS,PER_PROMPT_TOKEN, such as 0.01 or 0.01,2e-6") from None
-    if not (0 <= request <= 60 and 0 <= token <= 1):  # false for NaN as well
+    if not (0 <= request <= 60 and 0 <= token <= 1):  # false for NaN, too
         raise ValueError("must be from 0 to 60 s a request, and from 0 to 1 s a token of its prompt")
     return request, token
 
@@ -312,7 +312,7 @@ def _parse_window(text: str) -> tuple[float, float]:
         start, end = (float(part) for part in text.split(":"))
     except ValueError:
         raise ValueError("must be START:END in seconds, such as 300:900") from None
-    if not 0 <= start <= end <= LONGEST_S:  # false for NaN as well
+    if not 0 <= start <= end <= LONGEST_S:  # false for NaN, too
         raise ValueError(
             f"must be two times from 0 to {LONGEST_S:g} s, such as 300:900, the first not after the second"
         )

@@ -1,4 +1,4 @@
-"""sizing: how many KV blocks a model leaves free on a GPU, and how its layers share them."""
+"""sizing: how many KV blocks fit on a GPU together with a model, and how the model's layers share them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What vLLM's trial run finds alive at once beside the weights: of the encoder, the layers and the sampler.
+"""Peak memory in vLLM's profile run apart from the weights: the encoder's, the layers' and the sampler's.
 
 Terms: v1/worker/gpu/model_runner.py, v1/worker/gpu/sample, multimodal/encoder_budget.py of vLLM 0.33.0. The
-factors `OF_LAYERS` and `OF_ENCODER` are fitted: docs/make_plan.py holds the estimate against posted logs.
+factors `OF_LAYERS` and `OF_ENCODER` are fitted; docs/make_plan.py compares the estimate with posted logs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pagesim.models.encoder import Encoder
 from pagesim.models.model_spec import ModelSpec
 
 LOGIT_BYTES = 2 + 4 + 4
-"""Of a logit where FlashInfer samples: as computed, the copy in fp32, and one more for top-k and top-p."""
+"""Bytes per logit if FlashInfer samples: the logit, its fp32 copy, and another copy for top-k and top-p."""
 
 SORTED_LOGIT_BYTES = LOGIT_BYTES + 8 + 4 + 4
-"""Of a logit where PyTorch sorts to sample by top-k and top-p: besides, places in 64 bits, probabilities,
-and their sums."""
+"""Bytes per logit if PyTorch sorts to sample by top-k and top-p: additionally 64-bit indices, probabilities
+and their cumulative sums."""
 
 MASKED_LOGIT_BYTES = LOGIT_BYTES + 4
-"""Of a logit in releases whose sampler masks a copy of its own, 0.33.0 among them (sample/sampler.py)."""
+"""Bytes per logit in releases whose sampler masks its own copy, including 0.33.0 (sample/sampler.py)."""
 
 OF_LAYERS = 1.13
-"""Of the tensors of a layer that are counted, what the trial run finds: residuals and what is not freed."""
+"""Fitted ratio of the profile run's peak to the counted tensors of a layer: residuals, unfreed memory."""
 
 OF_ENCODER = 1.15
-"""Likewise of the encoder's."""
+"""The same ratio for the encoder's tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Images:
 
     Attributes:
         tower: whether the vision tower is loaded; not with ``--language-model-only``.
-        tried: whether images are part of the trial run; not with ``--skip-mm-profiling``.
-        max_pixels: of the largest image, as ``--mm-processor-kwargs`` says; None for the preprocessor's own.
+        tried: whether the profile run encodes images; not with ``--skip-mm-profiling``.
+        max_pixels: pixels of the largest image (``--mm-processor-kwargs``); None for the preprocessor's own.
     """
 
     tower: bool = True
@@ -44,7 +44,7 @@ class Images:
 
 
 USUAL = Images()
-"""What a server does without a flag that says otherwise."""
+"""A server's default treatment of images."""
 
 
 def peak(
@@ -58,19 +58,19 @@ def peak(
     is_first: bool = True,
     is_last: bool = True,
 ) -> int:
-    """Return the most bytes that are alive at once on a GPU in the trial run.
+    """Return the peak bytes alive on a GPU in the profile run.
 
-    Encoder, layers and sampler run one after the other, and what the encoder gives stays until the end.
+    Encoder, layers and sampler run one after another; the encoder's output stays alive until the end.
 
     Args:
         model: the model.
-        tp: GPUs over which it is divided.
+        tp: tensor-parallel size.
         batched: tokens of the largest iteration.
-        sequences: of the largest iteration.
-        logit_bytes: of a logit, while tokens are sampled.
+        sequences: sequences of the largest iteration.
+        logit_bytes: bytes per logit during sampling.
         images: how images are treated.
-        is_first: whether it is a GPU of a pipeline's first stage, which encodes images.
-        is_last: whether of its last stage, which samples.
+        is_first: whether the GPU is in the pipeline's first stage, which encodes images.
+        is_last: whether the GPU is in the last stage, which samples.
     """
     given, encoding = 0, 0
     if is_first and model.encoder and images.tower and images.tried:
@@ -82,24 +82,24 @@ def peak(
 
 
 def sampler_buffers(model: ModelSpec, sequences: int) -> int:
-    """Return the bytes that the sampler of vLLM 0.33.0 keeps: counts and a bit for each token, a sequence."""
+    """Return the bytes vLLM 0.33.0's sampler keeps: a count and a bit per vocabulary entry and sequence."""
     return sequences * model.vocab * 4 + sequences * model.vocab // 8
 
 
 def _image_tokens(encoder: Encoder, batched: int, max_pixels: int | None) -> int:
-    """Return the tokens of the images that the trial run encodes together."""
+    """Return the tokens of the images that the profile run encodes together."""
     item = encoder.item_tokens if max_pixels is None else encoder.tokens_of(max_pixels)
     return max(1, max(batched, item) // item) * item
 
 
 def _encoder_bytes(encoder: Encoder, tokens: int, tp: int) -> int:
-    """Return bytes for pixels in fp32 and bf16, the residual and its norm, and the wider pair of tensors."""
+    """Return bytes of the pixels in fp32 and bf16, the residual and its norm, and the wider tensor pair."""
     wide = max(encoder.hidden * 3 // tp + encoder.hidden, 2 * encoder.ffn // tp)
     return tokens * encoder.merged * (6 * encoder.patch + 2 * (2 * encoder.hidden + wide))
 
 
 def _layer_bytes(model: ModelSpec, tp: int, batched: int) -> int:
-    """Return bytes of a layer's tensors in half precision: an MLP's or the experts', at least attention's."""
+    """Return bytes of a layer's 16-bit tensors: the larger of attention's and the MLP's or experts'."""
     qkv = (model.heads // tp + 2 * model.kv_heads_per_gpu(tp)) * model.head_dim
     gated = 3 if model.gated else 2
     numbers = batched * (gated * model.ffn // tp + 2 * model.hidden)

@@ -1,4 +1,4 @@
-"""Adapters (LoRA): what vLLM keeps beside the weights for those that a batch may use."""
+"""Adapters (LoRA): the memory that vLLM reserves for the adapters a batch may use."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pagesim.models import ModelSpec
 from pagesim.models.layers import FullLayer
 
 BYTES = 2
-"""Of a number of an adapter: it has the model's own type, of 16 bits."""
+"""Bytes per adapter parameter, which has the model's own 16-bit type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The adapters that memory is kept for.
+    """The adapters for which memory is reserved.
 
     Args:
-        count: of a batch, as ``--max-loras`` says; 0 where the server takes none.
-        rank: of the largest, as ``--max-lora-rank`` says.
+        count: adapters per batch (``--max-loras``); 0 if the server accepts none.
+        rank: largest rank (``--max-lora-rank``).
     """
 
     count: int = 0
@@ -26,24 +26,24 @@ class Adapters:
 
 
 NO_ADAPTERS = Adapters()
-"""None at all."""
+"""No adapters."""
 
 
 def adapter_bytes(model: ModelSpec, adapters: Adapters, tp: int, layers: range) -> int:
-    """Return the bytes that each GPU keeps for adapters, whether requests use them or not.
+    """Return the bytes that each GPU reserves for adapters, whether requests use them or not.
 
-    Each linear layer has the two matrices of every adapter, of the largest rank: that next to its input is
-    whole where GPUs divide its output, and the other one where they divide its input. The token table and
-    the LM head have theirs whole. Source: ``create_lora_weights`` (vLLM 0.33.0, lora/layers).
+    Each linear layer has two matrices of the largest rank per adapter. The matrix next to the input is
+    replicated if GPUs split the output, the other one if they split the input. The token embedding and
+    the LM head have theirs replicated. Source: ``create_lora_weights`` (vLLM 0.33.0, lora/layers).
 
     Args:
         model: the model.
-        adapters: how many, and of what rank.
+        adapters: number and rank of the adapters.
         tp: GPUs over which weights are divided.
-        layers: those of the GPU's stage in a pipeline.
+        layers: layers of the GPU's pipeline stage.
 
     Raises:
-        PagesimError: the model has layers of which this is not known.
+        PagesimError: the model has layers for which this is not known.
     """
     if not adapters.count:
         return 0
@@ -71,6 +71,6 @@ def adapter_bytes(model: ModelSpec, adapters: Adapters, tp: int, layers: range) 
 
 
 def _mlp(model: ModelSpec, width: int, tp: int) -> int:
-    """Return the columns of an adapter's matrices in an MLP, on each GPU."""
+    """Return the columns of an adapter's matrices in an MLP on each GPU."""
     into = 2 if model.gated else 1
     return into * (model.hidden + width // tp) + width // tp + model.hidden

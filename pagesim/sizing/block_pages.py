@@ -1,4 +1,4 @@
-"""Block pages: what each layer keeps in a block, and how many blocks a request takes of it at most.
+"""Block pages: what each layer keeps in a block, and the most blocks that a request can hold.
 
 Sources: ``_align_hybrid_block_size`` (platforms/interface.py) and ``max_memory_usage_bytes`` of each kind of
 layer (v1/kv_cache_interface.py) of vLLM 0.33.0.
@@ -27,7 +27,7 @@ from pagesim.sizing.kernel_blocks import KERNEL_BLOCK
 from pagesim.sizing.layer_groups import Page
 
 LATENT_HYBRID_BLOCK = 128
-"""What blocks of latent vectors beside states are a multiple of."""
+"""Block size granularity, in tokens, of latent vectors in models that also have states."""
 
 StateMode = Literal["none", "align"]
 
@@ -35,7 +35,7 @@ StateMode = Literal["none", "align"]
 def block_pages(
     layers: Sequence[Layer], block_size: int, kv_dtype: str, tp: int, mode: StateMode, max_model_len: int
 ) -> list[Page]:
-    """Return what each layer keeps in a block: of attention as large as the block, of states padded to it."""
+    """Return each layer's page: attention pages cover a block, and state pages are padded to that size."""
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     attention = [layer for layer in layers if not isinstance(layer, StateLayer)]
     state_page = 0
@@ -64,7 +64,7 @@ def block_pages(
 
 
 def _width(layer: AttentionLayer, kv_dtype: str, tp: int) -> int:
-    """Return the bytes of a token by which blocks are made to hold a state, before a kernel's own layout."""
+    """Return the bytes per token by which blocks are sized to hold a state, before a kernel's own layout."""
     if isinstance(layer, LatentLayer):
         return layer.width * kv_element_bytes(kv_dtype)
     return layer.bytes_per_token(kv_dtype, tp)
@@ -73,7 +73,7 @@ def _width(layer: AttentionLayer, kv_dtype: str, tp: int) -> int:
 def _beside_states(
     states: Sequence[StateLayer], block_size: int, token_bytes: int, tp: int, mode: StateMode, *, latent: bool
 ) -> int:
-    """Return the tokens of a block in whose page the largest state has room, at least ``block_size``."""
+    """Return the tokens of a block whose page holds the largest state, at least ``block_size``."""
     step = max(KERNEL_BLOCK, block_size, LATENT_HYBRID_BLOCK if latent else 0)
     checkpoints = [state.checkpoint for state in states if state.checkpoint is not None]
     if mode == "align" and len(checkpoints) == len(states):
@@ -93,16 +93,16 @@ def most_blocks(
     drafts: int = 0,
     retained: int = 0,
 ) -> int:
-    """Return the most blocks that a request can hold, those of checkpoints left out.
+    """Return the most blocks that a request can hold, not counting checkpoints.
 
     Args:
-        rule: the layer by whose rule blocks are kept.
-        block_size: tokens of a block.
+        rule: layer whose rule decides which blocks are kept.
+        block_size: tokens per block.
         tokens: length of the request.
-        in_flight: tokens that are scheduled and not yet computed at most.
-        mode: what is kept of states.
-        drafts: states that are kept besides, one after each draft.
-        retained: tokens before a window that are kept.
+        in_flight: most tokens that are scheduled but not yet computed.
+        mode: which states are kept.
+        drafts: additional states, one after each draft token.
+        retained: tokens kept before a window.
     """
     match rule:
         case WindowLayer(window=window):
@@ -118,10 +118,10 @@ def most_blocks(
 
 
 def at_least_one(**counts: int | None) -> None:
-    """Refuse a number that is less than 1, by its name.
+    """Refuse numbers less than 1.
 
     Raises:
-        PagesimError: one is.
+        PagesimError: a number is less than 1; the message names it.
     """
     for name, value in counts.items():
         if value is not None and value < 1:

@@ -1,4 +1,4 @@
-"""Block plan: the KV blocks that vLLM 0.33.0 makes of a model's layers, and how many a request can take."""
+"""Block plan: how vLLM 0.33.0 divides a model's KV cache into blocks, and how many a request can hold."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pagesim.sizing.block_pages import StateMode, most_blocks
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """Layers that share block tables: a block of the group is a page in each of them.
+    """A KV cache group: layers that share block tables; a block of the group is one page in each layer.
 
     Attributes:
-        rule: the layer by whose rule blocks are kept; full attention, whatever the layers, where the hybrid
+        rule: layer whose rule decides which blocks are kept; full attention for all layers if the hybrid
             manager is off.
-        places: of its layers in the model, from 0.
-        layers: the layers there.
-        block_size: tokens of a block.
-        pages: bytes of a block in each layer, padding included.
-        real_pages: bytes of them that the layers fill.
-        most_blocks: blocks that one request of ``max_model_len`` tokens takes at most.
-        checkpoint: a chunk of a prompt may leave a state behind at a multiple of so many tokens, in a block
-            more; None where it cannot.
+        places: indices of the layers in the model, from 0.
+        layers: the layers at those indices.
+        block_size: tokens per block.
+        pages: bytes of a block in each layer, including padding.
+        real_pages: bytes of each page that the layer fills.
+        most_blocks: most blocks that one request of ``max_model_len`` tokens can hold.
+        checkpoint: tokens at whose multiples a prefill chunk may save a state, in an additional block; None
+            if it cannot.
     """
 
     rule: Layer
@@ -45,21 +45,21 @@ class BlockGroup:
 
     @property
     def kind(self) -> str:
-        """The kind of ``rule``."""
+        """Kind of the layer ``rule``."""
         return self.rule.kind
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a block in the first layer, padding included."""
+        """Bytes of a block in the first layer, including padding."""
         return self.pages[0]
 
     @property
     def bytes(self) -> int:
-        """Bytes of a block in all layers, padded pages included."""
+        """Bytes of a block in all layers, including padding."""
         return sum(self.pages)
 
     def bytes_in(self, places: Collection[int]) -> int:
-        """Return the bytes of a block in those of its layers that have these places in the model."""
+        """Return the bytes of a block in those of its layers that have these indices in the model."""
         return sum(page for place, page in zip(self.places, self.pages, strict=True) if place in places)
 
     @property
@@ -69,31 +69,31 @@ class BlockGroup:
 
     @property
     def filled_bytes(self) -> int:
-        """Bytes of a block that its tokens fill alike: pages are aligned in some models; of a state, all."""
+        """Filled bytes of a block, rounded down to whole bytes per token; for states, all filled bytes."""
         is_state = isinstance(self.rule, StateLayer | RingLayer)
         return self.real_bytes if is_state else self.real_bytes // self.block_size * self.block_size
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """The blocks of a cache, of equal size, and the groups of layers that take them.
+    """The blocks of a cache, all of equal size, and the KV cache groups that allocate them.
 
     Attributes:
-        groups: in vLLM's order; a request takes blocks for each of them.
-        num_blocks: blocks, the null block included.
-        bytes_per_block: of every block on each GPU, whatever group takes it; in a pipeline on a GPU of each
-            stage together.
-        scheduler_block: tokens of which what is found in the cache is a multiple.
-        hash_block: tokens of a hash.
-        state_mode: ``align`` keeps states at the ends of blocks, so that prompts can be found by them;
-            ``none`` keeps one a sequence.
+        groups: KV cache groups in vLLM's order; a request allocates blocks for each of them.
+        num_blocks: blocks, including the null block.
+        bytes_per_block: bytes of every block on each GPU, whichever group allocates it; in a pipeline, the
+            sum over one GPU of each stage.
+        scheduler_block: granularity of prefix hits, in tokens.
+        hash_block: tokens per block hash.
+        state_mode: ``align`` keeps states at block boundaries, so that prefixes can be matched; ``none``
+            keeps one state per sequence.
         max_model_len: tokens of the longest request.
-        in_flight_tokens: tokens that are scheduled and not yet computed at most.
-        host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
-        drafters: layers of ``groups`` that draft, the last ones of the model.
-        drafts: states that a request keeps in each group of states besides, one after each draft.
-        retained: tokens before a window that are kept, for MTP modules that read behind.
-        stage_bytes: of a block on each GPU of each stage of a pipeline: they sum to ``bytes_per_block``.
+        in_flight_tokens: most tokens that are scheduled but not yet computed.
+        host_copies: GPUs whose copies of a block a host tier stores: see `host_copies`.
+        drafters: number of drafter layers in ``groups``; they come last in the model.
+        drafts: additional states per request in each group of states, one after each draft token.
+        retained: tokens kept before a window, for MTP modules that read behind.
+        stage_bytes: bytes of a block on a GPU of each pipeline stage; they sum to ``bytes_per_block``.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -110,7 +110,7 @@ class BlockPlan:
     retained: int = 0
 
     def drafting(self, group: BlockGroup) -> int:
-        """Return how many layers of a group draft."""
+        """Return how many layers of a group belong to the drafter."""
         first = sum(len(each.places) for each in self.groups) - self.drafters
         return sum(place >= first for place in group.places)
 
@@ -118,7 +118,7 @@ class BlockPlan:
 
     @property
     def block_size(self) -> int:
-        """Tokens of the smallest block of a group whose layers have no block of their own."""
+        """Tokens of the smallest block among groups whose layers do not fix their own block size."""
         sizes = [
             group.block_size
             for group in self.groups
@@ -128,43 +128,43 @@ class BlockPlan:
 
     @property
     def most_blocks(self) -> int:
-        """Blocks that one request of ``max_model_len`` tokens takes at most, in all groups."""
+        """Most blocks that one request of ``max_model_len`` tokens can hold in all groups."""
         return sum(group.most_blocks for group in self.groups)
 
     @property
     def least_blocks(self) -> int:
-        """Blocks that a request holds at least when its last of ``max_model_len`` tokens is sampled."""
+        """Least blocks that a request holds when the last of its ``max_model_len`` tokens is sampled."""
         drafts = self.drafts * sum(isinstance(group.rule, StateLayer) for group in self.groups)
         return max(1, drafts + sum(_least_blocks(group, self.max_model_len - 1) for group in self.groups))
 
     @property
     def starts(self) -> bool:
-        """Whether the engine starts: one such request fits beside the null block."""
+        """Whether the engine starts: one request of ``max_model_len`` tokens fits next to the null block."""
         return self.most_blocks < self.num_blocks
 
     @property
     def concurrency(self) -> float:
-        """The "Maximum concurrency for ``max_model_len`` tokens per request", the null block counted."""
+        """The "Maximum concurrency for ``max_model_len`` tokens per request", counting the null block."""
         return self.num_blocks / self.most_blocks
 
     @property
     def tokens(self) -> int:
-        """The "GPU KV cache size", in tokens of such requests."""
+        """The "GPU KV cache size" in vLLM's log, in tokens of requests of ``max_model_len``."""
         return int(self.concurrency * self.max_model_len)
 
     @property
     def padding(self) -> float:
-        """The share of a block that no layer fills, mean over the groups."""
+        """Fraction of a block that no layer fills, averaged over the groups."""
         filled = sum(group.real_bytes for group in self.groups)
         return 1 - filled / (len(self.groups) * self.bytes_per_block)
 
     def padding_of(self, group: BlockGroup) -> float:
-        """Return the share of a block that no layer of a group fills."""
+        """Return the fraction of a block that no layer of the group fills."""
         return 1 - group.real_bytes / self.bytes_per_block
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request that fits beside the null block, at most ``max_model_len``; or 0."""
+        """Longest request in tokens that fits next to the null block, up to ``max_model_len``; 0 if none."""
 
         def takes(tokens: int) -> int:
             return sum(
@@ -181,18 +181,18 @@ class BlockPlan:
         return bisect_right(lengths, self.num_blocks - 1, key=takes)
 
     def blocks_in(self, cache_bytes: Sequence[int]) -> int:
-        """Return how many blocks fit, by the bytes that are left for the cache on the GPUs of each stage."""
+        """Return how many blocks fit, given the bytes left for the cache on each stage's GPUs."""
         return min(left // size for left, size in zip(cache_bytes, self.stage_bytes, strict=True) if size)
 
     def holding(self, num_blocks: int) -> BlockPlan:
-        """Return the plan of a cache of so many blocks."""
+        """Return the plan with this many blocks."""
         return replace(self, num_blocks=num_blocks)
 
     def check_retention(self, interval: int) -> None:
-        """Refuse a ``prefix_cache_retention_interval`` that the engine does not start with.
+        """Refuse a ``prefix_cache_retention_interval`` with which the engine does not start.
 
         Raises:
-            PagesimError: it is no multiple of ``scheduler_block``, or no group has anything to thin out.
+            PagesimError: it is not a multiple of ``scheduler_block``, or no group has a window or a state.
         """
         if interval <= 0:
             return
@@ -208,7 +208,7 @@ class BlockPlan:
             )
 
     def beyond_graphs(self, max_num_seqs: int) -> str:
-        """Return why the engine does not start with so many sequences and full CUDA graphs; empty if it does.
+        """Return why the engine cannot start with this many sequences and full CUDA graphs; empty if it can.
 
         Source: ``resolve_cudagraph_mode_and_sizes`` (config/compilation.py).
         """
@@ -222,10 +222,10 @@ class BlockPlan:
         )
 
     def check_start(self) -> None:
-        """Refuse, as the engine does when it starts, a cache that does not hold one longest request.
+        """Refuse, as the engine does at startup, a cache that cannot hold one request of ``max_model_len``.
 
         Raises:
-            CapacityError: it does not; the sentence names the longest that it holds.
+            CapacityError: the request does not fit; the message names the longest that does.
         """
         if self.starts:
             return
@@ -239,7 +239,7 @@ class BlockPlan:
 
 
 def _least_blocks(group: BlockGroup, computed: int) -> int:
-    """Return the blocks of a group that what comes after so many tokens needs."""
+    """Return the blocks of a group that later tokens still need after this many computed ones."""
     match group.rule:
         case WindowLayer(window=window):
             return -(-min(window - 1, computed) // group.block_size)

@@ -1,4 +1,4 @@
-"""How many KV blocks a model leaves free on a GPU: sized as the paper, vLLM or SGLang does, or as given."""
+"""How many KV blocks fit on a GPU with a model, by the paper's, vLLM's or SGLang's rule, or as given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
 
 MEM_FRACTION_STATIC = 0.83
-"""What SGLang takes on an H100 by default."""
+"""SGLang's default on an H100."""
 
 PAPER_UTILIZATION = 0.95
 PAPER_BATCHED_TOKENS = 2560
@@ -45,42 +45,42 @@ def capacity(
     stages: Sequence[range] = (),
     draft_layers: int = 0,
 ) -> Capacity:
-    """Say how many KV blocks fit beside the weights.
+    """Return how many KV blocks fit next to the weights.
 
     ``paper``: ⌊(⌊0.95·memory⌋ − weights − activations − 1 GiB) / block bytes⌋ on each GPU, as the
-    PagedAttention artifact sizes one. It is counted at block 16 and the slots are divided by other block
-    sizes, on the GPU and in swap space: the paper compares block sizes so, and they share out the same slots.
-    Pages share out the same bytes.
+    PagedAttention artifact sizes it. Blocks of 16 tokens are counted, and the same slots are then divided
+    into other block sizes, on the GPU and in swap space, as the paper compares block sizes. Mapped pages
+    divide the same bytes.
 
-    ``vllm``: ⌊what `divide` leaves for the cache / block bytes⌋ on the fullest GPU, every block size counted
-    by itself.
+    ``vllm``: ⌊what `divide` leaves for the cache / block bytes⌋ on the fullest GPU, for the given block
+    size.
 
-    ``sglang``: ⌊what `divide_statically` leaves for the cache / bytes of a token⌋, at most
-    ``max_total_tokens``, in whole blocks. It may hold less than the longest sequence.
+    ``sglang``: ⌊what `divide_statically` leaves for the cache / bytes per token⌋, at most
+    ``max_total_tokens``, in whole blocks. The cache may be shorter than the longest sequence.
 
     Args:
         model: the model.
-        gpu: the GPU; ``tp`` of them.
-        options: those of the server, for ``vllm``; for ``paper`` the tokens of the largest iteration, which
-            are 2560 when left out; for ``sglang`` the drafter's bytes.
+        gpu: the GPU, of which there are ``tp``.
+        options: server options, for ``vllm``; ``paper`` uses only the tokens of the largest iteration, by
+            default 2560, and ``sglang`` only the drafter's bytes.
         tp: GPUs over which weights and KV heads are divided.
-        block_size: tokens a block, at least 1.
-        page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
-            ``block_size``, and there is no swap space.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        sizing: whose rule.
-        mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
-        max_total_tokens: tokens of the cache at most, for ``sglang``.
-        cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
-        max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
-            is the model's own under ``vllm`` and is not checked otherwise.
-        swap_gib: host memory for swapping, GiB a GPU.
-        num_blocks: take this many GPU blocks, whatever fits.
-        blocks: the blocks that fit, whatever ``block_size``, for layers that differ in what they keep. Their
-            number is not looked at, and whether a longest request fits is theirs to say.
-        stages: the layers of each stage of a pipeline, for ``vllm`` with such a plan of all of them; each has
-            the same number of blocks. One has all layers when left out.
-        draft_layers: layers that draft, as `kv_block` takes them, where there are no ``blocks``.
+        block_size: tokens per block, at least 1.
+        page_bytes: bytes per page if memory is mapped in pages; a block is then a `paged_block`, regardless
+            of ``block_size``, and there is no swap space.
+        kv_dtype: data type of the cache: one of `KV_DTYPE_BYTES`.
+        sizing: sizing rule.
+        mem_fraction_static: fraction of memory for weights and cache, for ``sglang``, in (0, 1].
+        max_total_tokens: upper bound on the cache's tokens, for ``sglang``.
+        cache_bytes: bytes for the cache on each GPU, if known; they are then not estimated.
+        max_model_len: tokens of the longest sequence, refused if the cache cannot hold it. Defaults to the
+            model's own under ``vllm``; other rules check nothing by default.
+        swap_gib: host memory for swapping, in GiB per GPU.
+        num_blocks: number of GPU blocks to use, whether or not they fit.
+        blocks: block plan, which replaces ``block_size``, for layers that differ in what they keep. Its
+            number of blocks is ignored; the plan itself checks whether the longest request fits.
+        stages: layers of each pipeline stage, for ``vllm`` with a block plan of all layers; all stages have
+            the same number of blocks. Defaults to one stage.
+        draft_layers: drafter layers, as for `kv_block`, if there is no plan in ``blocks``.
 
     Raises:
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
@@ -125,11 +125,11 @@ def capacity(
         return divide(model, gpu, options, tp=tp, layers=layers)
 
     def rests(tp: int) -> list[int]:
-        """Return the bytes for the cache on each GPU of every stage."""
+        """Return the bytes for the cache on each GPU, per stage."""
         return [divided(tp, layers).cache if cache_bytes is None else cache_bytes for layers in own]
 
     def fitting(tp: int) -> int:
-        """Return how many blocks fit on the GPUs of every stage."""
+        """Return how many blocks fit on the GPUs of all stages."""
         if isinstance(blocks, PoolPlan | StatePlan):
             return blocks.within(rests(tp)[0]).num_blocks
         return blocks.blocks_in(rests(tp)) if isinstance(blocks, BlockPlan) else block.fitting(rests(tp)[0])
@@ -191,7 +191,7 @@ def _check(sizing: str, fraction: float, swap_gib: float) -> None:
 
 
 def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> Division:
-    """Divide memory as the PagedAttention artifact does; it has logits of every batched token, twice."""
+    """Divide memory as the PagedAttention artifact does; it keeps the logits of all batched tokens twice."""
     return Division(
         memory=gpu.memory_bytes,
         requested=int(PAPER_UTILIZATION * gpu.memory_bytes),
@@ -203,7 +203,7 @@ def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> D
 
 
 def _artifact_weights(model: ModelSpec, tp: int) -> int:
-    """Bytes of the weights on each GPU as the artifact counts them: matrices divided, no padding."""
+    """Return the weight bytes per GPU as the artifact counts them: matrices are split, without padding."""
     if model.weights != ALL_BF16:
         return model.weight_bytes_per_gpu(tp)
     model.kv_heads_per_gpu(tp)
@@ -220,10 +220,10 @@ def _does_not_fit(
     weights: float,
     static: bool,
 ) -> CapacityError:
-    """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
+    """Return the error for a cache without blocks, naming the smallest larger ``tp`` that fits one."""
     larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
     allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
-    # A block only gets smaller with more GPUs, so room for this one is room enough.
+    # Blocks only get smaller with more GPUs, so room for the present block suffices.
     fits = next((d for d in allowed if fitting(d) >= 1), None)
     name = "tensor_parallel_size"
     advice = (

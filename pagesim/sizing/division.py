@@ -1,6 +1,6 @@
-"""How vLLM divides the memory of a GPU: weights, activations, CUDA graphs, and what is left for the cache.
+"""How vLLM divides a GPU's memory into weights, activations, CUDA graphs and the KV cache.
 
-vLLM measures all but the weights when it starts; here they are estimated. docs/reference/plan.md compares the
+vLLM measures all but the weights at startup; here they are estimated. docs/reference/plan.md compares the
 estimate with start-up logs that users posted.
 """
 
@@ -30,36 +30,36 @@ BATCHED_TOKENS = 2048
 SEQUENCES = 256
 
 GRAPHS, FEW_GRAPHS = int(0.55 * GIB), int(0.15 * GIB)
-"""CUDA graphs of a server that captures iterations of 256 sequences and more, and of one that captures fewer:
-the medians of what logs print of models up to 30 billion parameters. They do not grow with the GPU."""
+"""Bytes of CUDA graphs with ``max_num_seqs`` of at least 256, and with fewer: medians of logs of models up to
+30 billion parameters. They do not grow with the GPU."""
 
 OTHER_BYTES = int(0.3 * GIB)
-"""What is neither weights nor activations nor graphs: growth of the CUDA context, cuBLAS, modules of kernels.
+"""Bytes of all but weights, activations and graphs: growth of the CUDA context, cuBLAS, kernel modules.
 Fitted, to a twentieth of a GiB, to one half of the posted logs."""
 
 LINKED_BYTES = int(0.9 * GIB)
-"""Besides, where Hopper or Blackwell GPUs share a model over NVLink: NCCL, symmetric memory, custom
+"""Additional bytes if Hopper or Blackwell GPUs share a model over NVLink: NCCL, symmetric memory, custom
 all-reduce. Logs show 0.95 and 1.38 GiB, and nothing on Ampere."""
 
 
 POSTED = {False: (21, 0.06, 0.79), True: (5, 1.36, 0.24)}
-"""Posted start-up logs that the estimate was held against, without and with a tower for images: how many, the
-median of how many GiB it is off, and the most where no cause is named (docs/make_startup.py)."""
+"""Posted startup logs compared with the estimate, without and with a vision tower: how many, the median error
+in GiB, and the largest error without a named cause (docs/make_startup.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What each GPU's memory is for, in bytes.
+    """How each GPU's memory is divided, in bytes.
 
     Args:
         memory: device memory.
-        requested: the part of it that the engine may use.
-        weights: on the fullest GPU; exact.
-        activations: the most alive at once in the largest iteration; estimated.
-        graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
-        other: all else; estimated.
-        adapters: what is kept for adapters (LoRA).
-        drafter: weights of what drafts, besides; estimated.
+        requested: part of it that the engine may use.
+        weights: weights on the fullest GPU; exact.
+        activations: peak of the activations in the largest iteration; estimated.
+        graphs: CUDA graphs; estimated, 0 if none are captured or the engine does not count them.
+        other: everything else; estimated.
+        adapters: memory reserved for adapters (LoRA).
+        drafter: additional weights of the drafter; estimated.
     """
 
     memory: int
@@ -73,26 +73,26 @@ class Division:
 
     @property
     def cache(self) -> int:
-        """What is left for the cache; negative where the rest alone is too much."""
+        """Bytes left for the cache; negative if everything else exceeds ``requested``."""
         used = self.weights + self.drafter + self.adapters + self.activations + self.graphs + self.other
         return self.requested - used
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """The options of a vLLM server that decide how it divides the memory of a GPU.
+    """The options of a vLLM server that decide how it divides a GPU's memory.
 
     Args:
-        gpu_memory_utilization: the share of memory that may be used, in (0, 1].
-        max_num_batched_tokens: tokens of the largest iteration; `BATCHED_TOKENS` when left out.
-        max_num_seqs: sequences of the largest iteration; `SEQUENCES` when left out.
-        cuda_graphs: whether graphs are captured and count (vLLM counts them since 0.21).
-        flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
+        gpu_memory_utilization: fraction of memory that may be used, in (0, 1].
+        max_num_batched_tokens: tokens of the largest iteration; `BATCHED_TOKENS` if left out.
+        max_num_seqs: sequences of the largest iteration; `SEQUENCES` if left out.
+        cuda_graphs: whether graphs are captured and counted (vLLM counts them since 0.21).
+        flashinfer_sampler: whether FlashInfer samples; otherwise PyTorch sorts, at 26 bytes per logit.
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
-        images: how images are treated, by a model that has a tower for them.
-        adapters: those that memory is kept for.
+        images: how images are treated by a model with a vision tower.
+        adapters: adapters for which memory is reserved.
         offloaded: bytes of weights that each GPU reads from host memory.
-        drafter_bytes: weights of what drafts, on each GPU of the last stage.
+        drafter_bytes: bytes of the drafter's weights on each GPU of the last stage.
 
     Raises:
         PagesimError: an option is out of bounds.
@@ -118,7 +118,7 @@ class MemoryOptions:
 
 
 USUAL_OPTIONS = MemoryOptions()
-"""What they are where a server is told none of them."""
+"""The defaults of a server."""
 
 
 def divide(
@@ -131,14 +131,14 @@ def divide(
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
-    Activations are what its trial run finds alive at once (`activations.peak`).
+    Activations are the peak of its profile run (`activations.peak`).
 
     Args:
         model: the model.
         gpu: the GPU.
-        options: those of the server.
+        options: server options.
         tp: GPUs over which weights are divided.
-        layers: of the GPUs' stage, in a pipeline; all of them when left out.
+        layers: layers of the GPUs' pipeline stage; all layers if left out.
     """
     layers = range(model.layers) if layers is None else layers
     is_first, is_last = layers.start == 0, layers.stop == model.layers
@@ -167,23 +167,23 @@ def divide(
 
 
 def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int:
-    """Bytes on each GPU by which vLLM makes experts and routers larger for the kernels of a GPU (0.33.0).
+    """Return the bytes per GPU by which vLLM 0.33.0 pads experts and routers for the GPU's kernels.
 
-    In MXFP4 the hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's
-    and TensorRT-LLM's kernels, the latter alone one of 64 for Triton's, and both of 256 under ROCm
-    (``layers/fused_moe/oracle/mxfp4.py``); in 16 bits the inner one a multiple of 128 for TensorRT-LLM's, on
-    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel
-    computes so with 16 (``router/gate_linear.py``).
+    In MXFP4, Marlin's and TensorRT-LLM's kernels round the hidden width up to a multiple of 256 and a GPU's
+    share of the inner width to one of 128. Triton's round only the latter, to one of 64; ROCm's round both
+    to multiples of 256 (``layers/fused_moe/oracle/mxfp4.py``). In 16 bits, TensorRT-LLM's kernels on server
+    Blackwell GPUs round the inner width to a multiple of 128 (``oracle/unquantized.py``). Nemotron's routers
+    have 32 bits where no kernel computes exactly from 16 bits (``router/gate_linear.py``).
     """
     moe = model.moe
     if moe is None:
         return 0
     family, dtype = (gpu.capability or 0) // 10, model.weights.experts
-    # No such kernel is for biases or for the activation of Gemma 4.
+    # Such kernels support neither biases nor Gemma 4's activation.
     sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
     if dtype.name.startswith("mxfp4"):
         sides = (256, 256) if gpu.capability == OTHER_VENDOR else (256, 128)
-        # Of models with experts in MXFP4, gpt-oss alone has biases.
+        # Of the models with MXFP4 experts, only gpt-oss has biases.
         if moe.biases and gpu.capability == HOPPER:
             sides = (1, 64)
     elif dtype.quantized:
@@ -202,17 +202,17 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
 
 
 def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:
-    """Bytes of a GPU's memory that the engine may use."""
+    """Return the bytes of a GPU's memory that the engine may use."""
     return ceil(gpu_memory_utilization * gpu.memory_bytes)
 
 
 def layer_bytes(model: ModelSpec, tp: int, batched: int) -> int:
-    """Bytes of a layer's largest tensors alive at once on a GPU, in half precision.
+    """Return the peak bytes of a layer's largest tensors on a GPU, in half precision.
 
-    Twice (a product's input and output) the wider of the two wide tensors of a layer, and the residual
+    This is twice (for a product's input and output) the sum of the layer's wider tensor and the residual
     stream.
     """
-    # Every GPU projects keys and values for the heads it holds; a gated MLP has gate and up side by side.
+    # Every GPU projects keys and values for its own heads; a gated MLP computes gate and up side by side.
     qkv = model.heads // tp + 2 * model.kv_heads_per_gpu(tp)
     mlp = model.ffn * (2 if model.gated else 1)
     wide = max(batched * qkv * model.head_dim, batched * mlp // tp)

@@ -1,4 +1,4 @@
-"""What the kernels that vLLM 0.33.0 chooses on a GPU make of a layer, and of the tokens of a block."""
+"""How the kernels that vLLM 0.33.0 chooses on a GPU affect what layers keep and the block size."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from pagesim.models.layers import (
 )
 
 HOPPER = 90
-"""The compute capability, ten times, that is taken where none is given."""
+"""Default compute capability, times ten."""
 
 OTHER_VENDOR = 0
-"""What stands in its place for a GPU that is not NVIDIA's."""
+"""Value used instead for GPUs that are not NVIDIA's."""
 
 KERNEL_BLOCK = 16
-"""Tokens of which most attention kernels take any multiple as a block."""
+"""Block size granularity of most attention kernels, in tokens: they take any multiple."""
 
 LATENT_BLOCK = 64
-"""The same of the kernels for sparse latent attention, and on Hopper for latent vectors in fp8."""
+"""The same for sparse latent attention kernels, and on Hopper for latent vectors in fp8."""
 
 BLACKWELL_LATENT_BLOCK = 32
-"""The same of the kernels for latent vectors on a Blackwell GPU for servers (FLASHINFER_MLA)."""
+"""The same for latent vector kernels on server Blackwell GPUs (FLASHINFER_MLA)."""
 
 SPARSE_BLOCK = 128
-"""The same of the kernels for keys and values by head with an indexer (MiniMax-M3)."""
+"""The same for kernels of per-head keys and values with an indexer (MiniMax-M3)."""
 
 COMPRESSED_BLOCK = 256
-"""The same of the kernels for compressed latent vectors (DeepSeek V4)."""
+"""The same for compressed latent vector kernels (DeepSeek V4)."""
 
 WIDE_HEAD = 512
-"""Width of a head that FlashAttention's kernel takes on Hopper, in fp8 by blocks of 64."""
+"""Head dimension that FlashAttention's kernel supports on Hopper; in fp8 it needs blocks of 64 tokens."""
 
 DELTA_KEY_DIM = 128
-"""Width of a key for which FlashInfer's kernels of a gated delta rule run on Blackwell GPUs."""
+"""Key dimension that FlashInfer's gated delta rule kernels support on Blackwell GPUs."""
 
 
 def as_kept(layers: Sequence[Layer], capability: int) -> list[Layer]:
-    """Return what layers keep by the kernels that run on a GPU.
+    """Return the layers as the kernels that run on a GPU store them.
 
     Sources: ``_resolve_gdn_prefill_backend`` (layers/mamba/gdn/qwen_gdn_linear_attn.py), under CUDA 13, and
     ``_canonicalize_sparse_mla_kv_cache_dtype`` (layers/attention/mla_attention.py).
 
     Raises:
-        PagesimError: none of vLLM's kernels for such layers runs there.
+        PagesimError: none of vLLM's kernels for such layers runs on that GPU.
     """
     family = capability // 10
     if family == 8 and any(isinstance(layer, IndexerLayer) for layer in layers) and _latent(layers):
@@ -78,16 +78,16 @@ def as_kept(layers: Sequence[Layer], capability: int) -> list[Layer]:
 def kernels_block(
     layers: Sequence[Layer], kv_dtype: str, capability: int, *, image_prefixes: bool = False
 ) -> int:
-    """Return the block that the attention kernels of all these layers take on a GPU.
+    """Return the block size in tokens that the attention kernels of all these layers take on a GPU.
 
     Source: ``_get_backend_priorities`` (platforms/cuda.py), ``get_supported_kernel_block_sizes`` of the
     backends (v1/attention/backends and v1/attention/backends/mla).
 
     Args:
         layers: what each layer keeps.
-        kv_dtype: of the cache.
-        capability: of the GPU.
-        image_prefixes: whether tokens of an image attend to one another both ways.
+        kv_dtype: data type of the cache.
+        capability: compute capability of the GPU, times ten.
+        image_prefixes: whether the tokens of an image attend to one another bidirectionally.
     """
     family, in_8_bits = capability // 10, kv_element_bytes(kv_dtype) == 1
     heads = {layer.head_dim for layer in layers if isinstance(layer, FullLayer)}
@@ -109,14 +109,14 @@ def kernels_block(
 
 
 def check_block(layers: Sequence[Layer], block_size: int) -> None:
-    """Refuse a block of which none of vLLM's kernels on NVIDIA's GPUs for these layers takes the tokens.
+    """Refuse a block size that none of vLLM's kernels for these layers on NVIDIA GPUs supports.
 
     Args:
         layers: what each layer keeps.
-        block_size: tokens of a block, as a flag says.
+        block_size: tokens per block, as given by a flag.
 
     Raises:
-        PagesimError: it is no multiple of what they take.
+        PagesimError: it is not a multiple of the kernels' granularity.
     """
     step = KERNEL_BLOCK
     if any(isinstance(layer, LatentLayer) and layer.tokens_per_state > 1 for layer in layers):
@@ -130,14 +130,14 @@ def check_block(layers: Sequence[Layer], block_size: int) -> None:
 
 
 def packs(layers: Sequence[Layer]) -> bool:
-    """Say whether pages of different size lie side by side in a block (vLLM's layout BLHNC)."""
+    """Return whether pages of different sizes lie side by side in a block (vLLM's layout BLHNC)."""
     return any(isinstance(layer, WindowLayer | RingLayer) and layer.block_size for layer in layers)
 
 
 def stride(layer: Layer, kv_dtype: str, capability: int) -> int:
-    """Return the bytes of which the distance of two blocks is a multiple where `packs`.
+    """Return the alignment, in bytes, of the distance between blocks where pages are packed (`packs`).
 
-    Kernels for sparse attention read rows, or pages of so many rows, and no part of one
+    Sparse attention kernels read whole rows, or pages of a fixed number of rows
     (``customize_spec`` of v1/attention/backends/mla).
     """
     match layer:

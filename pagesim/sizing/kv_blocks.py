@@ -1,4 +1,4 @@
-"""The blocks of a KV cache: what one takes, and the cache that a number of them makes."""
+"""The blocks of a KV cache: the size of one block, and the capacity of a cache of several."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Plan = BlockPlan | PoolPlan | StatePlan | TypePlan
 PAPER_BLOCK = 16
 
 SWAP_GIB = 20
-"""Host memory for swapping, GiB a GPU, where nothing else is said."""
+"""Default host memory for swapping, in GiB per GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The cache that fits, in blocks of ``block_size`` tokens. A block is spread over all ``tp`` GPUs.
+    """The cache that fits, in blocks of ``block_size`` tokens. Each block spans all ``tp`` GPUs.
 
     Args:
         num_blocks: blocks in GPU memory (vLLM v1 uses one of them as its null block).
         cpu_blocks: blocks in the host's swap space.
-        block_size: tokens a block.
-        block_bytes: bytes of a block on each GPU.
-        weight_bytes_per_gpu: bytes of weights on the fullest GPU; 0 where they are not known, or did not
-            decide on the number of blocks.
-        activation_bytes: bytes set aside on each GPU for one iteration's activations, under SGLang with its
-            CUDA graphs; likewise.
+        block_size: tokens per block.
+        block_bytes: bytes per block on each GPU.
+        weight_bytes_per_gpu: bytes of weights on the fullest GPU; 0 if they are unknown or did not decide
+            the number of blocks.
+        activation_bytes: bytes set aside on each GPU for one iteration's activations, under SGLang including
+            CUDA graphs; 0 in the same cases.
         tp: GPUs that share the model.
-        plan: which layers take a block together, and blocks with the null block; None where blocks were
-            counted by what a token takes.
+        plan: which layers share a block; its blocks include the null block. None if blocks were counted by
+            bytes per token.
     """
 
     num_blocks: int
@@ -53,21 +53,21 @@ class Capacity:
 
     @property
     def slots(self) -> int:
-        """Tokens whose KV fits in GPU memory."""
+        """Number of tokens whose KV fits in GPU memory."""
         return self.num_blocks * self.block_size
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of all GPU blocks on all GPUs."""
+        """Bytes of all device blocks, summed over all GPUs."""
         return self.num_blocks * self.block_bytes * self.tp
 
 
 class PagedBlock(NamedTuple):
-    """A block of memory that is mapped in pages: one page in each tensor, or as many as one token needs.
+    """A block of memory mapped in pages: one page in each tensor, or as many as one token needs.
 
     Attributes:
-        tokens: whole tokens whose keys or values a page holds; 1 if it holds less than one.
-        bytes: of all its pages on each GPU, including space too small for a whole token.
+        tokens: whole tokens whose keys or values a page holds; 1 if a page holds less than one.
+        bytes: bytes of all its pages on each GPU, including space too small for a whole token.
     """
 
     tokens: int
@@ -75,15 +75,15 @@ class PagedBlock(NamedTuple):
 
 
 def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp: int = 1) -> PagedBlock:
-    """Return the block of a model's cache that is mapped in pages.
+    """Return the block of a model's cache if it is mapped in pages.
 
-    Every layer has a tensor of keys and one of values (under MLA one of latent vectors), each with its own
-    range of addresses and so its own pages.
+    Every layer has a tensor of keys and one of values (under MLA one of latent vectors). Each tensor has its
+    own address range and therefore its own pages.
 
     Args:
         model: the model.
-        page_bytes: bytes of a page, at least 1.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
+        page_bytes: bytes per page, at least 1.
+        kv_dtype: data type of the cache: one of `KV_DTYPE_BYTES`.
         tp: GPUs over which KV heads are divided.
 
     Raises:
@@ -108,13 +108,13 @@ def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp
 
 
 class KVBlock(NamedTuple):
-    """A block of a cache on each GPU.
+    """A block of a cache, as each GPU holds it.
 
     Attributes:
-        tokens: that it has slots for.
-        bytes: that it takes.
-        unit: bytes by which memory is shared out among blocks: its own or, by the paper's rule, those of 16
-            tokens, whatever the block size.
+        tokens: token slots of the block.
+        bytes: bytes of the block.
+        unit: granularity in bytes of dividing memory into blocks: the block's own bytes or, by the paper's
+            rule, those of 16 tokens for every block size.
     """
 
     tokens: int
@@ -122,7 +122,7 @@ class KVBlock(NamedTuple):
     unit: int
 
     def fitting(self, space: int) -> int:
-        """Return how many such blocks there are in so many bytes."""
+        """Return how many such blocks fit into this many bytes."""
         return space // self.unit * self.unit // self.bytes
 
 
@@ -141,17 +141,17 @@ def kv_block(
 
     Args:
         model: the model.
-        block_size: tokens a block, where neither pages nor a plan decide it.
-        page_bytes: bytes of a page where memory is mapped in pages.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
+        block_size: tokens per block, if neither pages nor a plan decide it.
+        page_bytes: bytes per page if memory is mapped in pages.
+        kv_dtype: data type of the cache: one of `KV_DTYPE_BYTES`.
         tp: GPUs over which KV heads are divided.
-        sizing: by whose rule memory is shared out.
-        plan: of the blocks, where layers differ in what they keep.
-        draft_layers: layers that draft, each of which keeps as much as one of the model's on average, where
-            there is no plan.
+        sizing: rule by which memory is divided into blocks.
+        plan: block plan, if layers differ in what they keep.
+        draft_layers: drafter layers, each of which keeps as much as the model's average layer; used if there
+            is no plan.
 
     Raises:
-        PagesimError: the heads do not allow ``tp``, or layers keep a state and there is no plan.
+        PagesimError: the heads cannot be divided by ``tp``, or layers keep a state and there is no plan.
     """
     token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
     token_bytes += token_bytes * draft_layers // model.layers
@@ -169,14 +169,14 @@ def kv_block(
 
 
 def cache_of(num_blocks: int, block: KVBlock, *, tp: int, has_swap: bool, plan: Plan | None) -> Capacity:
-    """Return a cache of so many blocks, whatever else the GPU's memory holds.
+    """Return a cache of this many blocks, regardless of what else the GPU's memory holds.
 
     Args:
         num_blocks: blocks in GPU memory.
-        block: one of them.
+        block: size of each block.
         tp: GPUs that share the model.
-        has_swap: whether there are `SWAP_GIB` of swap space.
-        plan: of the blocks, where layers differ in what they keep.
+        has_swap: whether each GPU has `SWAP_GIB` of swap space.
+        plan: block plan, if layers differ in what they keep.
     """
     cpu_blocks = block.fitting(SWAP_GIB * GIB) if has_swap else 0
     held = None if plan is None else plan.holding(num_blocks)

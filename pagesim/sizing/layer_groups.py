@@ -1,7 +1,7 @@
 """Layer groups: which layers of a model share block tables, as vLLM 0.33.0 groups them.
 
-Source: ``get_kv_cache_groups`` and what it calls (v1/core/kv_cache_planning.py), for caches in which the
-pages of a layer lie together, as under FlashAttention and FlashInfer.
+Source: ``get_kv_cache_groups`` and what it calls (v1/core/kv_cache_planning.py), for caches that store
+each layer's pages together, as under FlashAttention and FlashInfer.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pagesim.errors import PagesimError
 from pagesim.models.layers import ChunkLayer, FullLayer, Layer, RingLayer, StateLayer, WindowLayer
 
 ALMOST_ALIKE = 1.5
-"""Where there are less than so many times as many layers of the most frequent kind as of the rarest, a group
-has as many layers as the former: a few layers of padding are less than another group."""
+"""Ratio of the most frequent kind's layers to the rarest's. Below it a group has as many layers as the most
+frequent kind, because a few layers of padding cost less than another group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a layer keeps in a block.
+    """A page: what one layer keeps in a block.
 
     Attributes:
-        rule: the layer by whose rule a page is kept; full attention in place of the layer itself where the
-            hybrid manager is off.
-        block_size: tokens of the block.
-        bytes: of the page, padding included.
+        rule: layer whose rule decides how long a page is kept; full attention instead of the layer itself if
+            the hybrid manager is off.
+        block_size: tokens per block.
+        bytes: bytes of the page, including padding.
         real: bytes of the page that the layer fills.
     """
 
@@ -36,16 +36,16 @@ class Page:
 
 
 Group = tuple[tuple[int, Page], ...]
-"""The layers of a group by their place in the model, in order, each with its page."""
+"""The layers of a group: each layer's index in the model, in order, with its page."""
 
 
 def grouped(pages: Sequence[Page], *, hybrid: bool, packed: bool = False) -> tuple[Group, ...]:
-    """Return the groups of a model's layers, in the order in which the model has the first layer of each.
+    """Return the KV cache groups of a model's layers, ordered by the first layer of each kind.
 
     Args:
-        pages: of the layers, in order.
-        hybrid: whether the hybrid manager is on: windows and chunks get groups of their own.
-        packed: whether pages of different size lie side by side in a block.
+        pages: page of each layer, in order.
+        hybrid: whether the hybrid manager is on, so that windows and chunks get their own groups.
+        packed: whether pages of different sizes lie side by side in a block.
 
     Raises:
         PagesimError: vLLM does not start with such layers.
@@ -76,7 +76,7 @@ def grouped(pages: Sequence[Page], *, hybrid: bool, packed: bool = False) -> tup
 
 
 def keeping(layer: Layer) -> tuple[object, ...]:
-    """Return by what rule a layer keeps tokens: its kind, and how many where it keeps the last ones."""
+    """Return the rule by which a layer keeps tokens: its kind, and the window or chunk size if it has one."""
     match layer:
         case WindowLayer(window=window):
             return ("window", window)
@@ -89,7 +89,7 @@ def keeping(layer: Layer) -> tuple[object, ...]:
 
 
 def _rule(page: Page) -> tuple[object, ...]:
-    """Return what two pages have in common that can always be taken and freed together."""
+    """Return a key that is equal for pages that can always be allocated and freed together."""
     if isinstance(page.rule, StateLayer):
         return ("states", f"of {page.bytes} bytes", page.rule.always, page.rule.checkpoint)
     return keeping(page.rule)
@@ -104,9 +104,9 @@ def _kinds(pages: Sequence[Page]) -> str:
 
 
 def _as_full(pages: Sequence[Page]) -> list[Page] | None:
-    """Return the pages as they are kept where windows and chunks are treated as full attention.
+    """Return the pages with windows and chunks treated as full attention.
 
-    None where they are still not of one kind then.
+    None if they are still not all of one kind.
     """
     if _one_kind(pages):
         return list(pages)
@@ -124,9 +124,9 @@ def _as_full(pages: Sequence[Page]) -> list[Page] | None:
 
 
 def _of_one_size(pages: Sequence[Page]) -> list[Page] | None:
-    """Return the pages made as large as the largest: of more tokens, or padded.
+    """Return the pages enlarged to the largest page's bytes, by holding more tokens or by padding.
 
-    None where one is neither: latent vectors and indexers are not padded.
+    None if a page allows neither: latent vectors and indexers are not padded.
     """
     most = max(page.bytes for page in pages)
     sized = []
@@ -142,7 +142,7 @@ def _of_one_size(pages: Sequence[Page]) -> list[Page] | None:
 
 
 def _dealt(pages: Sequence[Page]) -> tuple[Group, ...]:
-    """Return groups of about as many layers as there are of the rarest kind, dealt out in turn."""
+    """Return groups of about as many layers as the rarest kind has, dealing layers out in turn."""
     kinds: dict[Page, list[int]] = {}
     for place, page in enumerate(pages):
         kinds.setdefault(page, []).append(place)
@@ -156,18 +156,18 @@ def _dealt(pages: Sequence[Page]) -> tuple[Group, ...]:
 
 
 def _packed(pages: Sequence[Page]) -> tuple[Group, ...]:
-    """Return groups of layers of one kind, whose pages of different size lie side by side.
+    """Return groups of layers of one kind each, whose pages of different sizes lie side by side.
 
-    A kind with as many layers of each size is a pattern that repeats. The largest such pattern of several
-    sizes says how many repeats a group has at least; states are dealt out to fit a block that the others need
-    (``_get_packed_kv_cache_groups``).
+    A kind with equally many layers of each page size is a repeating pattern. Among patterns of several sizes,
+    the highest repeat count is the least number of repeats per group. States are dealt out to fit the block
+    that the other kinds need (``_get_packed_kv_cache_groups``).
     """
     kinds: dict[object, dict[int, list[int]]] = {}
     for place, page in enumerate(pages):
         kinds.setdefault((page.block_size, _rule(page)), {}).setdefault(page.bytes, []).append(place)
 
     def repeats(sizes: dict[int, list[int]]) -> int:
-        """Return how often the pattern of a kind repeats, 0 if it is none."""
+        """Return how often a kind's pattern repeats; 0 if the kind is no pattern."""
         first, *others = {len(places) for places in sizes.values()}
         return 0 if others else first
 
@@ -201,9 +201,9 @@ def _packed(pages: Sequence[Page]) -> tuple[Group, ...]:
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:
-    """Return the number from ``least`` to the most of these whose multiples they are nearest below; or 0.
+    """Return the group size, from ``least`` to the largest count, that needs the least padding; or 0.
 
-    Where several are, it is the largest (``_approximate_gcd``).
+    Padding rounds each count up to a multiple; of equal sizes the largest wins (``_approximate_gcd``).
     """
     if not least:
         return 0

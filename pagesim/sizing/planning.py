@@ -1,4 +1,4 @@
-"""Planning blocks: which layers share block tables, how large a block is, and how many there are.
+"""Block planning: which layers share block tables, how large a block is, and how many blocks there are.
 
 Sources: ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
 ``resolve_kv_cache_block_sizes`` (v1/core/kv_cache_utils.py).
@@ -59,30 +59,30 @@ def plan_blocks(
     Args:
         layers: what each layer keeps, in order (`ModelSpec.cache_layers`).
         max_model_len: tokens of the longest request.
-        in_flight_tokens: tokens that are scheduled and not yet computed at most: ``max_num_batched_tokens``,
+        in_flight_tokens: most tokens that are scheduled but not yet computed: ``max_num_batched_tokens``, or
             twice that under asynchronous scheduling.
-        num_blocks: blocks, the null block included; or
+        num_blocks: number of blocks, including the null block; exclusive with ``cache_bytes``.
         cache_bytes: bytes for the cache on each GPU.
-        kv_dtype: of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have types of their own.
+        kv_dtype: type of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have their own.
         tp: GPUs over which heads and states are divided.
-        block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
-        prefix_caching: whether prompts are found that were computed before.
+        block_size: tokens per block, as far as the layers allow it; the kernels' own if left out.
+        prefix_caching: whether prefixes that were computed before are reused.
         hybrid: whether windows and chunks get groups of their own.
-        capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
-        image_prefixes: whether tokens of an image attend to one another both ways.
-        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``) beside a convolution's; each layer's own
-            when left out.
-        prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
-        dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
-            ``block_size`` tokens, and takes as many bytes on each GPU as without.
-        drafters: what layers keep that draft for the model, in order (`draft_layers`).
-        drafts: that a step verifies per request; 0 without any.
-        retained: tokens before a window that are kept, for MTP modules that read behind.
-        stages: of a pipeline, which layers each has, from 0; one has all of them when left out.
+        capability: `GpuSpec.capability` of the GPU, which selects the kernels; Hopper's if left out.
+        image_prefixes: whether the tokens of an image attend to one another bidirectionally.
+        state_dtype: data type of recurrent states (``mamba_ssm_cache_dtype``), not of convolution states;
+            each layer's own if left out.
+        prefix_match_unit: tokens per block hash; the largest that suits all groups if left out.
+        dcp: decode context-parallel size: number of the ``tp`` GPUs over which a block's tokens are divided.
+            A block has ``dcp`` times ``block_size`` tokens, at unchanged bytes per GPU.
+        drafters: what each of the drafter's layers keeps, in order (`draft_layers`).
+        drafts: draft tokens that a step verifies per request; 0 without speculative decoding.
+        retained: tokens kept before a window, for MTP modules that read behind.
+        stages: indices of each pipeline stage's layers, from 0; a single stage if left out.
 
     Raises:
-        CapacityError: ``cache_bytes`` is less than a block.
-        PagesimError: an argument is off, or vLLM does not start with such layers.
+        CapacityError: ``cache_bytes`` is less than one block.
+        PagesimError: an argument is out of bounds, or vLLM does not start with such layers.
     """
     at_least_one(
         layers=len(layers),
@@ -146,7 +146,7 @@ def plan_blocks(
                 checkpoint=checkpoint,
             )
         )
-    if drafters and stages:  # the last one drafts
+    if drafters and stages:  # the drafter runs in the last stage
         stages = [*stages[:-1], {*stages[-1], *range(len(layers))[-len(drafters) :]}]
     stage_bytes = [max(group.bytes_in(stage) for group in groups) for stage in stages or [range(len(layers))]]
     if packed:
@@ -185,7 +185,7 @@ def plan_blocks(
 
 
 def _check_context_parallel(layers: Sequence[Layer], tp: int, dcp: int) -> None:
-    """Refuse tokens of a block that are divided over GPUs where vLLM does, or where it is not modelled.
+    """Refuse decode context parallelism where vLLM does, or where it is not modelled.
 
     Source: ``get_num_blocks`` of each kind of layer (v1/kv_cache_interface.py).
     """
@@ -207,10 +207,10 @@ def _check_context_parallel(layers: Sequence[Layer], tp: int, dcp: int) -> None:
 
 
 def _matched(unit: int, sizes: Sequence[int], *, alone: bool) -> int:
-    """Return a ``prefix_match_unit`` that the engine starts with (``resolve_kv_cache_block_sizes``).
+    """Return ``prefix_match_unit`` if the engine starts with it (``resolve_kv_cache_block_sizes``).
 
     Raises:
-        PagesimError: it divides no block of some group; or there is one group, whose block it is not.
+        PagesimError: it does not divide every group's block, or it differs from the only group's block.
     """
     if alone and unit != sizes[0]:
         raise PagesimError(
@@ -226,10 +226,10 @@ def _matched(unit: int, sizes: Sequence[int], *, alone: bool) -> int:
 
 
 def host_copies(layers: Sequence[Layer], tp: int) -> int:
-    """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
+    """Return how many GPUs' copies of a block vLLM's host tier stores: one if all ranks hold the same data.
 
-    They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
-    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA's GPUs.
+    They do if every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA GPUs.
 
     Args:
         layers: what each layer keeps.

@@ -1,6 +1,6 @@
-"""Pool plans: a pool of token slots for layers that attend to all tokens, and another beside it.
+"""Pool plans: a pool of token slots for layers that attend to all tokens, and a second pool next to it.
 
-The other one has slots for tokens of layers with a window, or for states.
+The second pool has token slots for layers with a window, or slots for states.
 
 Source: SGLang 0.5.23, ``srt/configs/model_config.py`` (which models have a pool for windows),
 ``srt/model_executor/pool_configurator.py`` (their sizes), ``get_attention_sliding_window_size`` of its models
@@ -16,7 +16,7 @@ from pagesim.models.layers import ChunkLayer, FullLayer, LatentLayer, StateLayer
 from pagesim.models.model_spec import ModelSpec
 
 TWO_POOLS = ("gpt-oss", "llama-4", "llama4", "gemma-4", "gemma4")
-"""What the names of models with two pools have; of others all layers keep all tokens, Gemma 3's too."""
+"""Parts of the names of models with two pools; in all others, Gemma 3 included, layers keep all tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class PoolPlan:
     """The two pools of a model.
 
     Attributes:
-        window: tokens before a token that a layer with a window attends to.
-        full_bytes, window_bytes: of a token in all layers of each pool, on each GPU.
-        ratio: tokens of the second pool, as a share of those of the first.
-        block_size: tokens of a page, of both pools.
+        window: preceding tokens that a token attends to in a layer with a window.
+        full_bytes, window_bytes: bytes per token in all layers of each pool, on each GPU.
+        ratio: tokens of the second pool, as a fraction of those of the first.
+        block_size: tokens per page of both pools.
         num_blocks: pages of the first pool.
     """
 
@@ -40,7 +40,7 @@ class PoolPlan:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of a page and of its share of the second pool on each GPU, rounded up."""
+        """Bytes per page on each GPU, including its share of the second pool, rounded up."""
         return -int(-self._token_bytes * self.block_size // 1)
 
     @property
@@ -53,15 +53,15 @@ class PoolPlan:
         return self.full_bytes + self.ratio * self.window_bytes
 
     def within(self, cache_bytes: int) -> PoolPlan:
-        """Return the plan where both pools have so many bytes on each GPU."""
+        """Return the plan whose two pools share this many bytes on each GPU."""
         return self.holding(int(cache_bytes // self._token_bytes) // self.block_size)
 
     def holding(self, num_blocks: int) -> PoolPlan:
-        """Return the plan with so many pages in the first pool."""
+        """Return the plan with this many pages in the first pool."""
         return replace(self, num_blocks=num_blocks)
 
     def check_start(self) -> None:
-        """Refuse a second pool in which no request ever fits, as SGLang does at its start.
+        """Refuse a second pool in which no request ever fits, as SGLang does at startup.
 
         Raises:
             CapacityError: it is too small.
@@ -77,17 +77,17 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """A pool of tokens and one of states, of a model whose layers keep one or the other.
+    """A token pool and a state pool, for a model whose layers keep either tokens or a state.
 
     Attributes:
-        token_bytes: of a token in all layers that attend, on each GPU.
-        state_bytes: of a state in all layers that keep one, on each GPU.
-        block_size: tokens of a page.
-        of_a_request: states for which a running request is counted, those that a tree holds of it among them.
-        chunk: tokens that the kernels of those layers compute at once.
-        ratio: memory for states, as a share of that for tokens.
-        states: slots of the pool of states; 0 where they are not known yet.
-        num_blocks: pages of the first pool.
+        token_bytes: bytes per token in all attention layers, on each GPU.
+        state_bytes: bytes per state in all layers that keep one, on each GPU.
+        block_size: tokens per page.
+        of_a_request: state slots counted per running request, including those that the radix tree holds.
+        chunk: tokens that the kernels of state layers compute at once.
+        ratio: memory for states, as a fraction of that for tokens.
+        states: slots of the state pool; 0 if not known yet.
+        num_blocks: pages of the token pool.
     """
 
     token_bytes: int
@@ -101,31 +101,31 @@ class StatePlan:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of a page on each GPU."""
+        """Bytes per page on each GPU."""
         return self.token_bytes * self.block_size
 
     @property
     def most_running(self) -> int:
-        """Requests that run at once at most."""
+        """Most requests that can run at once."""
         return self.states // self.of_a_request
 
     def within(self, cache_bytes: int) -> StatePlan:
-        """Return the plan where both pools have so many bytes on each GPU, and a state for padding."""
+        """Return the plan whose two pools and a padding state share this many bytes on each GPU."""
         share = cache_bytes * self.ratio / (1 + self.ratio) - self.state_bytes
         states = self.states or max(0, int(share // self.state_bytes))
         rest = max(0, cache_bytes - (states + 1) * self.state_bytes)
         return replace(self, states=states, num_blocks=rest // self.token_bytes // self.block_size)
 
     def holding(self, num_blocks: int) -> StatePlan:
-        """Return the plan with so many pages in the first pool."""
+        """Return the plan with this many pages in the first pool."""
         return replace(self, num_blocks=num_blocks)
 
     def check_start(self) -> None:
-        """Refuse a pool of states in which no request ever fits, or of which it is not known what it holds.
+        """Refuse a state pool in which no request ever fits, or whose size is not known.
 
         Raises:
             CapacityError: it is too small.
-            PagesimError: the number of pages was given, and that of states follows from memory.
+            PagesimError: the number of pages was given, but that of states depends on memory.
         """
         if not self.states:
             raise PagesimError(
@@ -150,22 +150,22 @@ def plan_states(
     kv_dtype: str = "fp16",
     tp: int = 1,
 ) -> StatePlan:
-    """Plan the pools of a model some of whose layers keep a state.
+    """Plan the pools of a model in which some layers keep a state.
 
-    Convolutions' states have 16 bits, as SGLang takes them, whatever vLLM does.
+    Convolution states have 16 bits, as in SGLang, regardless of vLLM.
 
     Args:
-        model: its layers say what each pool keeps.
-        block_size: tokens of a page.
-        of_a_request: states for which a running request is counted.
-        states: slots of the pool of states; 0 if they follow from memory.
-        ratio: memory for states, as a share of that for tokens.
-        state_dtype: of recurrent states; left out, the one that the model's config names, or fp32.
-        kv_dtype: of the cache.
+        model: model whose layers determine what each pool keeps.
+        block_size: tokens per page.
+        of_a_request: state slots counted per running request.
+        states: slots of the state pool; 0 if they depend on memory.
+        ratio: memory for states, as a fraction of that for tokens.
+        state_dtype: data type of recurrent states; if left out, that of the model's config, or fp32.
+        kv_dtype: data type of the cache.
         tp: GPUs over which heads are divided.
 
     Raises:
-        PagesimError: its other layers do not keep all tokens.
+        PagesimError: some of its other layers do not keep all tokens.
     """
     layers = model.cache_layers
     keep = [layer for layer in layers if isinstance(layer, StateLayer)]
@@ -196,17 +196,17 @@ def plan_pools(
     """Plan the two pools of a model.
 
     Args:
-        model: its layers say what each pool keeps of a token.
-        block_size: tokens of a page.
-        ratio: tokens of the second pool, as a share of those of the first.
-        kv_dtype: of the cache.
+        model: model whose layers determine what each pool keeps per token.
+        block_size: tokens per page.
+        ratio: tokens of the second pool, as a fraction of those of the first.
+        kv_dtype: data type of the cache.
         tp: GPUs over which KV heads are divided.
 
     Returns:
-        None where all layers keep all tokens in one pool.
+        The plan, or None if all layers keep all tokens in one pool.
 
     Raises:
-        PagesimError: its layers are not of these two kinds.
+        PagesimError: the layers are not of these two kinds.
     """
     layers = model.cache_layers
     reaches = {_reach(layer) for layer in layers if isinstance(layer, WindowLayer | ChunkLayer)}
@@ -231,5 +231,5 @@ def plan_pools(
 
 
 def _reach(layer: WindowLayer | ChunkLayer) -> int:
-    # SGLang leaves the token itself out of a window; a chunk (Llama 4) it takes for a window as long.
+    # SGLang does not count the token itself in a window; it treats a chunk (Llama 4) as a window as long.
     return layer.window - 1 if isinstance(layer, WindowLayer) else layer.chunk

@@ -1,6 +1,6 @@
-"""Type plan: pages for layer types, in each of which the layers of one type keep some tokens, or a state.
+"""Type plan: pages per layer type, each of which holds some tokens, or a state, of all layers of the type.
 
-In a block plan the blocks of all groups have the same bytes; here a page has the bytes that its layers need.
+In a block plan all groups' blocks have the same size; here a page has only the bytes that its layers need.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pagesim.sizing.block_pages import at_least_one, most_blocks
 from pagesim.sizing.layer_groups import keeping
 
 Layout = Literal["large-pages", "pools"]
-"""How types share memory: all take large pages, as large as the least common multiple of their pages; or each
-has a pool of its own, by what a longest request takes of it."""
+"""How types share memory: all allocate large pages, each the least common multiple of their page sizes; or
+each has its own pool, sized by what a longest request needs."""
 
 PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LayerType:
-    """Layers that keep the same bytes of a token, or a state of the same bytes, by the same rule.
+    """Layers that keep equally many bytes per token, or equally large states, by the same rule.
 
     Attributes:
-        rule: one of its layers.
-        places: of them in the model, from 0.
-        block_size: tokens of a page.
-        page_bytes: of a page on each GPU, in all layers of the type.
-        most_pages: that one request of ``max_model_len`` tokens takes at most.
+        rule: one of the layers, whose rule decides what is kept.
+        places: indices of the layers in the model, from 0.
+        block_size: tokens per page.
+        page_bytes: bytes per page on each GPU, in all layers of the type.
+        most_pages: most pages that one request of ``max_model_len`` tokens can hold.
     """
 
     rule: Layer
@@ -47,11 +47,11 @@ class TypePlan:
     """The layer types of a model, and how they share memory.
 
     Attributes:
-        types: in the order in which the model has the first layer of each.
-        layout: see `Layout`.
-        num_blocks: of ``bytes_per_block`` each.
+        types: layer types, in the order of their first layers in the model.
+        layout: how types share memory: see `Layout`.
+        num_blocks: number of blocks of ``bytes_per_block`` each.
         max_model_len: tokens of the longest request.
-        in_flight_tokens: tokens that are scheduled and not yet computed at most.
+        in_flight_tokens: most tokens that are scheduled but not yet computed.
     """
 
     types: tuple[LayerType, ...]
@@ -62,34 +62,34 @@ class TypePlan:
 
     @property
     def block_size(self) -> int:
-        """Tokens of the smallest page of a type."""
+        """Tokens of the smallest page of any type."""
         return min(each.block_size for each in self.types)
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of a large page; where types have pools, of a page of each type together."""
+        """Bytes of a large page or, if types have pools, of one page of each type together."""
         pages = [each.page_bytes for each in self.types]
         return lcm(*pages) if self.layout == "large-pages" else sum(pages)
 
     @property
     def pools(self) -> tuple[int, ...]:
-        """Pages of each type's pool, where memory is divided as one longest request takes it."""
+        """Pages of each type's pool if memory is divided in proportion to one longest request's needs."""
         return self._divided([each.most_pages for each in self.types])
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request that fits, at most ``max_model_len``; or 0."""
+        """Tokens of the longest request that fits, up to ``max_model_len``; 0 if none fits."""
         return bisect_right(range(1, self.max_model_len + 1), 0, key=self._lacking)
 
     def holding(self, num_blocks: int) -> TypePlan:
-        """Return the plan of a cache of so many blocks."""
+        """Return the plan with this many blocks."""
         return replace(self, num_blocks=num_blocks)
 
     def check_start(self) -> None:
-        """Refuse a cache that does not hold one longest request.
+        """Refuse a cache that cannot hold one request of ``max_model_len`` tokens.
 
         Raises:
-            CapacityError: it does not; the sentence names the longest that it holds.
+            CapacityError: the request does not fit; the message names the longest that does.
         """
         longest = self.longest
         if longest == self.max_model_len:
@@ -102,7 +102,7 @@ class TypePlan:
         )
 
     def _lacking(self, tokens: int) -> int:
-        """Return how many blocks, or pages of a pool, too few there are if no request is longer than this."""
+        """Return the shortage of blocks, or of a pool's pages, for a longest request of this many tokens."""
         flying = self.in_flight_tokens
         pages = [most_blocks(each.rule, each.block_size, tokens, flying, "none") for each in self.types]
         if self.layout == "pools":
@@ -112,7 +112,7 @@ class TypePlan:
         return max(0, sum(blocks) - self.num_blocks)
 
     def _divided(self, pages: Sequence[int]) -> tuple[int, ...]:
-        """Return the pages of each type's pool, where memory is divided as these numbers of pages take it."""
+        """Return the pages of each type's pool, dividing memory in proportion to these pages' bytes."""
         needs = [each.page_bytes * own for each, own in zip(self.types, pages, strict=True)]
         memory = self.num_blocks * self.bytes_per_block
         of_each = [memory * need // sum(needs) for need in needs]
@@ -129,21 +129,21 @@ def plan_types(
     tp: int = 1,
     block_size: int | None = None,
 ) -> TypePlan:
-    """Sort layers by type, and say how large the pages of each type are; of a cache that is empty yet.
+    """Group layers by type and size the pages of each type, for a cache without blocks yet.
 
-    Source: Jenga (arXiv 2503.18292v1), section 4.1: a page of a type has all its layers; a state is a page.
+    Source: Jenga (arXiv 2503.18292v1), section 4.1: a page covers all layers of its type; a state is a page.
 
     Args:
         layers: what each layer keeps, in order (`ModelSpec.cache_layers`).
         layout: how types share memory.
         max_model_len: tokens of the longest request.
-        in_flight_tokens: tokens that are scheduled and not yet computed at most.
-        kv_dtype: of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have types of their own.
+        in_flight_tokens: most tokens that are scheduled but not yet computed.
+        kv_dtype: type of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have their own.
         tp: GPUs over which heads and states are divided.
-        block_size: tokens of a page; 16 when left out.
+        block_size: tokens per page; 16 if left out.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is less than 1.
     """
     block_size = PAGE_TOKENS if block_size is None else block_size
     at_least_one(block_size=block_size, max_model_len=max_model_len, in_flight_tokens=in_flight_tokens)
@@ -162,5 +162,5 @@ def plan_types(
 
 
 def _kept(layer: Layer, kv_dtype: str, tp: int) -> int:
-    """Return the bytes that a layer keeps of a token, or as its state, on each GPU."""
+    """Return the bytes that a layer keeps per token, or for its state, on each GPU."""
     return layer.state_bytes(tp) if isinstance(layer, StateLayer) else layer.bytes_per_token(kv_dtype, tp)
