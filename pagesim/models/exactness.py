@@ -11,7 +11,7 @@ Trust = Literal["exact", "language model only", "estimated"]
 
 
 def trust(spec: ModelSpec) -> Trust:
-    """Return how far to trust a model's parameters, and the weight bytes derived from them.
+    """Return how far to trust a model's parameter count, and the weight bytes derived from it.
 
     exact                the number of parameters is exactly what the code of the model's family creates from
                          its config, and no part is left out. Two things do not count as parts: layers that

@@ -34,7 +34,7 @@ def extras(config: HfConfig, layers: int) -> Fields:
 
 
 def _gemma4(config: HfConfig, layers: int) -> Fields:
-    """Return Gemma 4's: attention of layers that share others' KV, and per-layer inputs (gemma4.py)."""
+    """Return the attention of Gemma 4's layers that share KV, and its per-layer inputs (gemma4.py)."""
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     own = layers - config.number("num_kv_shared_layers", default=0)
     kinds, every = gemma4_types(config, layers), range(layers)
@@ -94,7 +94,7 @@ def _streams_head(config: HfConfig) -> list[Tensor]:
 
 
 def _hy_v4(config: HfConfig, layers: int) -> Fields:
-    """Return Hy V4's: several residual streams, and latent attention's gate and sinks (models/hy_v4)."""
+    """Return Hy V4's residual streams, and the gate and sinks of its latent attention (models/hy_v4)."""
     heads, every = config.number("num_attention_heads"), range(layers)
     gate = heads * config.number("v_head_dim")
     return {
@@ -108,7 +108,7 @@ def _hy_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _glm5_next(config: HfConfig, layers: int) -> Fields:
-    """Return GLM-5.3-Flash's: several residual streams, and the pooling of keys (models/glm5next)."""
+    """Return GLM-5.3-Flash's residual streams, and what pools its indexer's keys (models/glm5next)."""
     attends = [i for i, kind in enumerate(config.entries("layer_types") or ()) if kind != "linear_attention"]
     keys, pool = config.number("index_head_dim"), config.number("index_kpool")
     hidden = config.number("hidden_size")
@@ -163,7 +163,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _kimi(config: HfConfig, layers: int) -> Fields:
-    """Return Kimi K3's: latent attention's output gate, and weighted sums of earlier layers' outputs."""
+    """Return Kimi K3's output gate of latent attention, and weighted sums of earlier layers' outputs."""
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)

@@ -39,7 +39,7 @@ def indexer_bytes(keys: int) -> int:
 
 
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Return Gemma 4's: windows, and full attention with other heads; the last layers share others' KV.
+    """Return what Gemma 4 keeps: windows, and full attention with other heads; last layers share KV.
 
     Source: gemma4.py.
     """
@@ -78,7 +78,7 @@ def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
 
 
 def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
-    """Return DeepSeek V4's: windows; in layers that compress also compressed vectors and pending tokens.
+    """Return what DeepSeek V4 keeps: windows and, in some layers, compressed vectors and pending tokens.
 
     Vectors are in fp8 with scales, their rotary part in bf16. The compressors' states (key and gate) have 32
     bits, and are twice as large for a ratio of 4, where spans overlap. Sources: models/deepseek_v4
@@ -150,7 +150,7 @@ def full_attention(config: HfConfig, layers: int) -> list[int]:
 
 
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
-    """Return the latent vectors, and the indexers of layers that select tokens also for those after them.
+    """Return the latent vectors, and the indexers of layers that also select tokens for later layers.
 
     Sources: models/deepseek_v32/attention.py, models/hy_v4.
     """
@@ -250,7 +250,7 @@ def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
 
 
 def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Return MiniCPM3's: keys and values per head, expanded before caching, both as wide as keys.
+    """Return what MiniCPM3 keeps: keys and values per head, expanded before caching, as wide as keys.
 
     Source: minicpm3.py.
     """
@@ -268,7 +268,7 @@ def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) ->
 
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Return MiMo V2's: windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
+    """Return what MiMo V2 keeps: windows with other KV heads, and keys wider than values (mimo_v2.py)."""
 
     def width(prefix: str) -> int:
         """Return the mean width of a key and a value."""

@@ -128,7 +128,7 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
         if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
             raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
         return [i for i in every if kinds[i] == "dense"]
-    # One number, or 1 for each layer with experts.
+    # This is one number, or a list with 1 for each layer with experts.
     if isinstance(config.get("moe_layer_freq"), list):
         sparse = config.numbers("moe_layer_freq") or ()
         if len(sparse) != layers:

@@ -118,7 +118,7 @@ def _qwen2_vl(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _qwen3_vl(tower: HfConfig, model: HfConfig) -> Shares:
-    """Count Qwen3-VL's and Qwen3.5's: one merger, plus one for each DeepStack layer."""
+    """Count Qwen3-VL's and Qwen3.5's tower, with one merger plus one for each DeepStack layer."""
     tower.skip("num_heads")
     hidden = tower.number("hidden_size", default=1152)
     ffn = tower.number("intermediate_size", default=4304)

@@ -213,7 +213,7 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
         **rules.traits,
         **{name: config.flag(key, default) for name, (key, default) in rules.flags.items()},
     }
-    if family != "nemotron_h":  # whose code ties nothing
+    if family != "nemotron_h":  # whose code never ties them
         traits["tied"] = _tied(config, traits.get("tied", False))
     if family == "minimax_m2" and config.text("qk_norm_type") not in (None, "per_layer"):
         raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")

@@ -234,7 +234,7 @@ def _released_memory_is_as_empty(life: Life, empty: BlockManager, rng: Random) -
 
 
 def _requests(memory: BlockManager, rng: Random) -> Iterator[tuple[int, int, int]]:
-    """Yield lengths of prompts and outputs, and samples: a token, the edges of a block, some of any size."""
+    """Yield prompt length, output length and samples: one token, around block edges, and random sizes."""
     size, slots = memory.block_size, memory.num_blocks * memory.block_size
     most = slots // 8
     yield from [(1, 1, 1), (size, size, 1), (size + 1, 1, 1), (slots, 1, 1), (slots + 1, 1, 1)]

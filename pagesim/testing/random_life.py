@@ -143,7 +143,7 @@ class RandomLife(Life):
         memory = self.memory
         for request in self.decoding():
             if not self._room(request):
-                self.release(request)  # its reservation is full: it has all its tokens
+                self.release(request)  # its reservation is full, so it has finished
         steps = min(rng.randint(0, 6), self.steps_left())
         if memory.blocks_needed(steps) <= memory.free_blocks:
             self.allocate_step(steps)

@@ -58,7 +58,7 @@ class Search(Comparison):
     @field_validator("goals", mode="before")
     @classmethod
     def _as_tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
+        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
 
     def parsed_goals(self) -> list[Goal]:
         """Return the parsed goals.
