@@ -1,4 +1,4 @@
-"""models: what a model is, in numbers: its layers, what they keep, its parameters and their bytes."""
+"""models: a model's layers, what they cache, its parameters and the bytes of its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters: what the layers keep that draft for a model."""
+"""Drafters for speculative decoding: what their layers cache and what their weights take up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parallel import stage_weight_bytes
 
 WITHOUT_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
-"""The methods by which no model drafts."""
+"""Methods that draft without a model."""
 
 _DFLASH_LAYERS = 5
 
@@ -18,19 +18,19 @@ _DFLASH_LAYERS = 5
 def draft_layers(
     method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int
 ) -> tuple[Layer, ...]:
-    """Return what the layers that draft keep of the tokens before, in order.
+    """Return what the drafter's layers keep for previous tokens, in order.
 
-    Where the drafter is not known, a head of EAGLE has one layer and DFlash five, each with the heads of the
-    target's full attention.
+    If the drafter is not known, an EAGLE head is assumed to have one layer and DFlash five, each with the
+    heads of the target's full attention.
 
     Args:
-        method: of `speculative_config.METHODS`.
-        target: the model for which they draft.
-        drafter: the model of their own; None where it is the target's checkpoint, or not known.
+        method: speculative method, one of `speculative_config.METHODS`.
+        target: model for which tokens are drafted.
+        drafter: separate draft model; None if it is part of the target's checkpoint, or not known.
         modules: MTP modules of the target's checkpoint.
 
     Raises:
-        PagesimError: a whole model drafts, and it is not known.
+        PagesimError: the method needs a whole draft model, and none is known.
     """
     if method in WITHOUT_MODEL:
         return ()
@@ -47,22 +47,22 @@ def draft_layers(
 
 
 def layers_of_head(method: str) -> int:
-    """Return the layers of a head, or of a module, by a method's name, where it is not known."""
+    """Return the layers to assume for an unknown draft head or module of a method."""
     return 1 if method in ("mtp", "eagle", "eagle3") else _DFLASH_LAYERS
 
 
 def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int, tp: int) -> int:
-    """Return the bytes of weights on each of ``tp`` GPUs that draft; those of MTP modules are estimated.
+    """Return the bytes of the drafter's weights on each of ``tp`` GPUs; for MTP modules, an estimate.
 
-    An MTP module is taken to be as large as the target's last layer but one that attends, with a projection
-    of the hidden state and the token beside it. A drafter that is not known counts as nothing.
+    An MTP module is assumed to be as large as the target's second-to-last attention layer plus a projection
+    of the hidden state and the token. An unknown drafter counts as 0.
 
     Args:
-        method: as `draft_layers` takes it, and so are the model, its drafter and its modules.
-        target: the model for which it drafts.
-        drafter: the model of its own.
-        modules: MTP modules.
-        tp: GPUs that share the target.
+        method: speculative method, as for `draft_layers`.
+        target: model for which tokens are drafted.
+        drafter: separate draft model, or None.
+        modules: MTP modules of the target's checkpoint.
+        tp: tensor-parallel degree of the target.
     """
     if method == "mtp" and target.has_weights:
         attending = target.attending or tuple(range(target.layers))
@@ -75,7 +75,7 @@ def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modul
 
 
 def _like_full(target: ModelSpec) -> tuple[Layer, ...]:
-    """Return what the target's last layer keeps that attends to all tokens, an indexer with it."""
+    """Return what the target's last full-attention layer keeps, including its indexer."""
     layers = target.cache_layers
     attending = [at for at, layer in enumerate(layers) if type(layer) in (FullLayer, LatentLayer)]
     if not attending:

@@ -1,4 +1,4 @@
-"""Encoder: what a vision tower takes in, by which vLLM sizes the largest batch of images that it tries on."""
+"""Encoder: a vision tower's input sizes, which determine vLLM's largest batch of images in profiling."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ ITEM_TOKENS = {
     "llama4": (16 + 1) * 144,
     "mistral3": 3025,
 }
-"""Tokens of the largest image that a family's preprocessor lets through, by model type: as logs print the
-encoder's budget (Qwen), or as the config and the processor's code have it. Of Kimi it is the image on which
-vLLM 0.33.0 tries the model, with 16,384 patches (K2.5) or 65,536 (K3) before they are padded; of Llama 4 it
-is one of 16 tiles, seen as a whole too."""
+"""Tokens of the largest image that a family's preprocessor accepts, by model type: from the encoder budget in
+logs (Qwen), or from the config and the processor's code. For Kimi it is the image with which vLLM 0.33.0
+profiles the model, of 16,384 patches (K2.5) or 65,536 (K3) before padding. For Llama 4 it is an image of 16
+tiles plus the global view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A vision tower, as `sizing.activations` needs it.
+    """The sizes of a vision tower that `sizing.activations` needs.
 
     Attributes:
         hidden: width of its residual stream.
         ffn: inner width of its MLPs.
-        patch: numbers of a patch: channels, images taken together, height and width.
+        patch: elements of a patch: channels × frames × height × width.
         merged: patches that become one token of the language model.
-        pixels: of one patch, height times width.
+        pixels: pixels of a patch: height × width.
         item_tokens: tokens of the largest image.
     """
 
@@ -44,15 +44,15 @@ class Encoder:
     item_tokens: int
 
     def tokens_of(self, max_pixels: int) -> int:
-        """Return the tokens of an image of so many pixels, at most those of the largest."""
+        """Return the tokens of an image of ``max_pixels`` pixels, at most those of the largest image."""
         return max(1, min(self.item_tokens, max_pixels // (self.pixels * self.merged)))
 
 
 def encoder(config: HfConfig, tower: HfConfig) -> Encoder | None:
-    """Return the encoder of a model; None where it is not known how large its images may be.
+    """Return the encoder of a model; None if the size of its largest image is not known.
 
     Args:
-        config: of the whole model.
+        config: config of the whole model.
         tower: its ``vision_config``.
     """
     family = str(config.whole.get("model_type"))

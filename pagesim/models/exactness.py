@@ -1,4 +1,4 @@
-"""How far a model's parameters can be trusted: what is called exact, and what else is said of its numbers."""
+"""How far a model's parameters can be trusted, and caveats about its numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Trust = Literal["exact", "language model only", "estimated"]
 
 
 def trust(spec: ModelSpec) -> Trust:
-    """Return how far to trust a model's parameters, and the bytes of the weights that follow from them.
+    """Return how far to trust a model's parameter count, and the weight bytes derived from it.
 
-    exact                the parameters are those that the code of the model's family makes of its config, to
-                         the last one, and no part is left out. Layers that predict further tokens are no
-                         part: an engine loads them for speculation alone. Rows by which an engine pads a
-                         vocabulary are none either
-    language model only  so they are, but for the parts that are left out
-    estimated            they are not known to be: the family is not known here, its config has keys that may
-                         carry a size and are not read, or what recurrent layers weigh is not known
+    exact                the number of parameters is exactly what the code of the model's family creates from
+                         its config, and no part is left out. Two things do not count as parts: layers that
+                         predict further tokens, which engines load only for speculative decoding, and rows
+                         with which an engine pads the vocabulary
+    language model only  likewise, except for the parts that are left out
+    estimated            not known to be exact: the family is unknown here, the config has unread keys that
+                         may carry a size, or the sizes or dtypes of some layers are not known
     """
     if spec.approximate or spec.unread or _lacks_recurrence(spec) or spec.weights.unlisted:
         return "estimated"
@@ -27,7 +27,7 @@ def trust(spec: ModelSpec) -> Trust:
 
 
 def notes(spec: ModelSpec) -> tuple[str, ...]:
-    """Return what a user of this model should know of its numbers, a sentence each."""
+    """Return caveats about this model's numbers for its users, one sentence each."""
     name, found = spec.name, []
     if spec.unverified:
         found.append(f"model {name} is unverified: {spec.source}")

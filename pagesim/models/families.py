@@ -1,4 +1,4 @@
-"""Families: what the code of a model family fixes without naming it in a ``config.json``, a row each.
+"""Families: what a model family's code fixes without a key in ``config.json``, one row per family.
 
 Source of ``families.json``: the modeling and configuration files of transformers 5.23, and vLLM 0.33.0's for
 routers.
@@ -18,18 +18,18 @@ class Family:
     """A family whose parameters are counted exactly.
 
     Attributes:
-        aliases: other names, most of them of the language model of one that takes images too.
-        traits: fields of its ModelSpec.
-        flags: likewise those that a key decides on, with what is taken where the config is silent.
-        defaults: what its code takes where the config is silent and other than LLaMA's code would take it.
-        skips: keys that say nothing, as its code does not look at them or something else tells the same.
-        latent: its layers may have latent attention.
-        experts: fields of its MixtureOfExperts; None if its layers have none.
-        expert_ffn: keys of which the first that is there says how wide an expert is.
-        shared_ffn: likewise all shared experts together; of other families their number alone is given.
-        ffn: likewise a plain MLP.
-        reads: keys that speak of unusual attention (`hf_layers.SIGNS`) and are read.
-        pattern: how it lays its layers out where ``layer_types`` does not say so (`hf_layers.PATTERNS`).
+        aliases: other ``model_type`` names, mostly of the language model inside a multimodal one.
+        traits: fixed fields of its ModelSpec.
+        flags: fields of its ModelSpec set by a config key: that key, and the default if it is missing.
+        defaults: values its code uses for missing keys, where they differ from those of LLaMA's code.
+        skips: keys to ignore: its code does not read them, or another key gives the same information.
+        latent: whether its layers may have latent attention.
+        experts: fields of its MixtureOfExperts; None if it has no experts.
+        expert_ffn: keys for the width of an expert; the first one present counts.
+        shared_ffn: likewise for all shared experts together; empty if only their number is given.
+        ffn: likewise for a plain MLP.
+        reads: keys of unusual attention (`hf_layers.SIGNS`) that are read for this family.
+        pattern: order of its layers if there is no ``layer_types`` (a key of `hf_layers.PATTERNS`).
     """
 
     aliases: tuple[str, ...] = ()
@@ -58,12 +58,12 @@ OTHER = Family(
     experts={},
     shared_ffn=("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
 )
-"""Any other, which is read like LLaMA."""
+"""Any other family, which is read like LLaMA."""
 
 FAMILIES: dict[str, Family] = {
     name: Family(**row)
     for name, row in json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8")).items()
 }
-"""The families by ``model_type``."""
+"""Families by ``model_type``."""
 
 BUILT_AS = {alias: name for name, family in FAMILIES.items() for alias in family.aliases}

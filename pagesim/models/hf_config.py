@@ -1,4 +1,4 @@
-"""HfConfig: a Hugging Face ``config.json`` whose keys are taken out one by one, each checked."""
+"""HfConfig: a Hugging Face ``config.json`` with checked access to its keys."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _BY_CLASS = {family.replace("_", ""): family for family in (*FAMILIES, *BUILT_AS
 
 
 MOST_REAL = 1e6
-"""A number that is a width or a factor of one, and larger than this, is taken for a mistake."""
+"""A width, or a factor of a width, larger than this is taken for a mistake."""
 
 
 class HfConfig:
-    """A config's content, and where it was read, for the errors.
+    """A config's content, and where it was read from (for error messages).
 
-    A model of images or sound too keeps the numbers of its language model under ``text_config``; these are
-    read as if they stood at the top. A key that is missing has the value that the family's code gives it
-    (`Family.defaults`); one that is null is null. Every key that is asked for is noted, so that those that
-    are not read can be told (`hf_unread.unread`).
+    Multimodal models keep the numbers of their language model under ``text_config``; these are read as if
+    they were at the top level. A missing key has the default of the family's code (`Family.defaults`); null
+    stays null. Every key that is requested is recorded, so that unread ones can be listed
+    (`hf_unread.unread`).
 
     Attributes:
-        is_part: whether it is of a model of images or sound too.
-        model_type: as the config has it.
-        family: the one that the model is built as.
-        rules: what its code fixes.
+        is_part: whether the language model is a part of a multimodal model.
+        model_type: the config's ``model_type``.
+        family: name of the family whose code builds the model.
+        rules: what that family's code fixes.
 
     Args:
-        content: of the file.
-        where: the file, for the errors.
+        content: the file's content.
+        where: the file, for error messages.
 
     Raises:
-        PagesimError: ``text_config`` is no object, ``model_type`` is no text, or neither it nor
-            ``architectures`` says what the model is.
+        PagesimError: ``text_config`` is not an object, ``model_type`` is not a string, or neither it nor
+            ``architectures`` identifies the model.
     """
 
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
@@ -60,7 +60,7 @@ class HfConfig:
         self.skip(*self.rules.skips)
 
     def _of_class(self, architectures: object) -> str:
-        """Return the family of a model whose config has no ``model_type``, by the name of its class."""
+        """Return the family of a config without ``model_type``, by the name of the model's class."""
         for name in architectures if isinstance(architectures, list) else ():
             for end in _ENDS:
                 family = (
@@ -74,21 +74,21 @@ class HfConfig:
         )
 
     def get(self, key: str) -> Any:
-        """Return what stands at a key, None if nothing does."""
+        """Return the value of a key; None if it is missing."""
         self.asked.add(key)
         return self.content.get(key)
 
     def skip(self, *keys: str) -> None:
-        """Note keys that say nothing here: what they could say is known from others."""
+        """Mark keys as read that add no information here."""
         self.asked.update(keys)
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of these keys that is there and not null; 0 is allowed where it is the default.
+        """Return the first of these keys that is present and not null; 0 is allowed if it is the default.
 
-        A list of as many numbers as there are layers, all alike, is that number.
+        A list with the same number for each layer counts as that number.
 
         Raises:
-            PagesimError: it is no whole number, or none is there and there is no default.
+            PagesimError: the value is not a whole number, or there is neither a value nor a default.
         """
         least = 0 if default == 0 else 1
         for key in keys:
@@ -108,10 +108,10 @@ class HfConfig:
         return default
 
     def real(self, key: str, default: float | None = None) -> float:
-        """Return the number at a key, whole or not, above 0.
+        """Return the number at a key, whole or fractional, above 0.
 
         Raises:
-            PagesimError: it is something else, or it is missing and there is no default.
+            PagesimError: the value is something else, or there is neither a value nor a default.
         """
         value = self.get(key)
         if value is None and default is not None:
@@ -121,19 +121,19 @@ class HfConfig:
         return value
 
     def part(self, key: str) -> HfConfig | None:
-        """Return the object at a key as a config of its own, or None if there is none.
+        """Return the object at a key as a config of its own, or None if the key is missing.
 
         Raises:
-            PagesimError: it is something else.
+            PagesimError: the value is not an object.
         """
         value = self.get(key)
         return None if value is None else self._of_part(key, value)
 
     def parts(self, key: str) -> list[HfConfig]:
-        """Return the objects in the list, or in the object, at a key as configs of their own.
+        """Return the objects in the list or object at a key, each as a config of its own.
 
         Raises:
-            PagesimError: there is something else.
+            PagesimError: the value is something else.
         """
         value = self.get(key)
         if value is not None and not isinstance(value, list | tuple | Mapping):
@@ -147,26 +147,26 @@ class HfConfig:
         return HfConfig({**value, "model_type": "part"}, f"{self.where}: {key}")
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Return what a key that is true or false holds.
+        """Return the boolean at a key.
 
         Raises:
-            PagesimError: of this and those below, the key holds something else.
+            PagesimError: the value has another type; likewise for the methods below.
         """
         value = self._of_kind(key, bool, "true or false")
         return default if value is None else bool(value)
 
     def text(self, key: str) -> str | None:
-        """Return the text at a key, or None if there is none."""
+        """Return the string at a key, or None if it is missing."""
         value: str | None = self._of_kind(key, str, "a text")
         return value
 
     def entries(self, key: str) -> Sequence[Any] | None:
-        """Return the list at a key, or None if there is none."""
+        """Return the list at a key, or None if it is missing."""
         value: Sequence[Any] | None = self._of_kind(key, (list, tuple), "a list")
         return value
 
     def numbers(self, key: str) -> Sequence[int] | None:
-        """Return the list of whole numbers at a key, or None if there is none."""
+        """Return the list of whole numbers at a key, or None if it is missing."""
         value = self.entries(key)
         if value is not None and any(isinstance(each, bool) or not isinstance(each, int) for each in value):
             raise self.error(key, value, "a list of whole numbers")
@@ -179,5 +179,5 @@ class HfConfig:
         return value
 
     def error(self, key: str, value: object, wanted: str) -> PagesimError:
-        """Return the error for a key that does not hold what is wanted."""
+        """Return the error for a key whose value is not what is required."""
         return PagesimError(f"{self.where}: {key} is {brief(value)}; it must be {wanted}")

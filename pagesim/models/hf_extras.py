@@ -1,4 +1,4 @@
-"""What a family's layers have beside attention, states, MLPs and experts of the usual shapes.
+"""Tensors of a family's layers other than attention, states, MLPs and experts of the usual shapes.
 
 Sources: the model classes of vLLM 0.33.0; the docstrings name the files.
 """
@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 
 def extras(config: HfConfig, layers: int) -> Fields:
-    """Read some fields of a model's spec from its table: its ``extras``, ``ffns`` and ``own_attention``.
+    """Return some fields of a model's spec by its family: ``extras``, ``ffns`` and ``own_attention``.
 
     Raises:
         PagesimError: a key is missing, or its value is invalid.
@@ -34,7 +34,7 @@ def extras(config: HfConfig, layers: int) -> Fields:
 
 
 def _gemma4(config: HfConfig, layers: int) -> Fields:
-    """Queries of layers that read what others keep, and an input of each layer's own (gemma4.py)."""
+    """Return the attention of Gemma 4's layers that share KV, and its per-layer inputs (gemma4.py)."""
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     own = layers - config.number("num_kv_shared_layers", default=0)
     kinds, every = gemma4_types(config, layers), range(layers)
@@ -66,13 +66,13 @@ def _gemma4(config: HfConfig, layers: int) -> Fields:
 
 
 def _streams(config: HfConfig, layers: int, each: int = 0, parts: int = 3) -> list[Tensor]:
-    """What mixes several residual streams before and after attention and MLP (hyper-connections).
+    """Return the hyper-connections that mix several residual streams around attention and MLP.
 
     Args:
-        config: a model's.
-        layers: that have it.
-        each: rows of its matrix a stream; two and one for every stream when left out.
-        parts: of its matrix, with a learned scale each.
+        config: the model's config.
+        layers: number of layers.
+        each: matrix rows per stream; 0 for two plus the number of streams.
+        parts: parts of the matrix, with a learned scale each.
     """
     streams = config.number("hc_mult", default=1)
     rows, columns = streams * (each or 2 + streams), streams * config.number("hidden_size")
@@ -84,7 +84,7 @@ def _streams(config: HfConfig, layers: int, each: int = 0, parts: int = 3) -> li
 
 
 def _streams_head(config: HfConfig) -> list[Tensor]:
-    """What makes one residual stream of several before the LM head."""
+    """Return the tensors that merge the residual streams before the LM head."""
     streams = config.number("hc_mult", default=1)
     return [
         Tensor(REST, "hc_head_fn", streams, streams * config.number("hidden_size"), wide=True),
@@ -94,7 +94,7 @@ def _streams_head(config: HfConfig) -> list[Tensor]:
 
 
 def _hy_v4(config: HfConfig, layers: int) -> Fields:
-    """Several residual streams, and a gate and a sink of latent attention (models/hy_v4)."""
+    """Return Hy V4's residual streams, and the gate and sinks of its latent attention (models/hy_v4)."""
     heads, every = config.number("num_attention_heads"), range(layers)
     gate = heads * config.number("v_head_dim")
     return {
@@ -108,7 +108,7 @@ def _hy_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _glm5_next(config: HfConfig, layers: int) -> Fields:
-    """Several residual streams, and what makes one key of several tokens (models/glm5next)."""
+    """Return GLM-5.3-Flash's residual streams, and what pools its indexer's keys (models/glm5next)."""
     attends = [i for i, kind in enumerate(config.entries("layer_types") or ()) if kind != "linear_attention"]
     keys, pool = config.number("index_head_dim"), config.number("index_kpool")
     hidden = config.number("hidden_size")
@@ -122,7 +122,7 @@ def _glm5_next(config: HfConfig, layers: int) -> Fields:
 
 
 def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
-    """Attention to a window and to compressed vectors, with an output in groups (models/deepseek_v4)."""
+    """Return attention to windows and compressed vectors, with a grouped output (models/deepseek_v4)."""
     hidden, heads, width = (config.number(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
     rank, groups, out = (config.number(key) for key in ("q_lora_rank", "o_groups", "o_lora_rank"))
     keys, index_heads = config.number("index_head_dim"), config.number("index_n_heads")
@@ -131,7 +131,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
     ratios = (config.numbers("compress_ratios") or ())[:layers]
 
     def compressor(ratio: int, size: int, at: Sequence[int]) -> list[Tensor]:
-        """What makes one vector of ``ratio`` tokens; spans of 4 overlap, so that there are two of each."""
+        """Return the compressor of ``ratio`` tokens into one vector; for 4, whose spans overlap, doubled."""
         twice = 2 * size if ratio == 4 else size
         return [
             vector("compressor.ape", ratio * twice, at, wide=True),
@@ -149,13 +149,13 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
         Tensor("attention", "indexer.wq_b", index_heads * keys, rank, picks),
         Tensor(REST, "indexer.weights_proj", index_heads, hidden, picks),
         vector("q_norm, kv_norm", rank + width, every),
-        vector("attn_sink", heads, every, shards=max(1, heads // 64), wide=True),  # by 64 in its kernel
+        vector("attn_sink", heads, every, shards=max(1, heads // 64), wide=True),  # at least 64 per GPU
         *compressor(4, width, picks),
         *compressor(4, keys, picks),
         *compressor(128, width, thins),
         *_streams(config, layers),
         *_streams_head(config),
-        # Layers that choose experts by the token itself have a table in place of the bias.
+        # Layers that choose experts by the token ID have a table instead of the bias.
         vector("tid2eid", chosen, range(hashed), wide=True, counted=8),
         vector("correction_bias", config.number("n_routed_experts"), range(hashed, layers), wide=True),
     ]
@@ -163,7 +163,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _kimi(config: HfConfig, layers: int) -> Fields:
-    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave."""
+    """Return Kimi K3's output gate of latent attention, and weighted sums of earlier layers' outputs."""
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)
@@ -183,7 +183,7 @@ def _kimi(config: HfConfig, layers: int) -> Fields:
 
 
 def _mimo_v2(config: HfConfig, layers: int) -> Fields:
-    """Attention with keys that are wider than values, and sinks (mimo_v2.py)."""
+    """Return attention with keys wider than values, and with sinks (mimo_v2.py)."""
     hidden, pattern = config.number("hidden_size"), config.numbers("hybrid_layer_pattern") or ()
     found: list[Tensor] = []
     for prefix, of_kind, kind in (("", "full", 0), ("swa_", "swa", 1)):
@@ -199,7 +199,7 @@ def _mimo_v2(config: HfConfig, layers: int) -> Fields:
 
 
 def _laguna(config: HfConfig, layers: int) -> Fields:
-    """Attention with a number of heads of each layer's own, and a gate of a head or of each of its numbers.
+    """Return attention with a number of heads per layer, and with a gate per head or per element.
 
     Source: laguna.py.
     """
@@ -217,7 +217,7 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
 
 
 def _step3p5(config: HfConfig, layers: int) -> Fields:
-    """Attention with a number of heads of its own where there is a window, and a gate a head (step3p5.py)."""
+    """Return attention with other heads in layers with a window, and a gate per head (step3p5.py)."""
     kinds, heads = config.entries("layer_types") or (), config.number("num_attention_heads")
     other = config.part("attention_other_setting")
     own = other.number("num_attention_heads") if other else heads
@@ -230,14 +230,14 @@ def _step3p5(config: HfConfig, layers: int) -> Fields:
 def _gated_heads(
     config: HfConfig, heads: Sequence[int], kv_heads: int, gate: int, sinks: Sequence[int] = ()
 ) -> Fields:
-    """Attention of layers with so many heads each, and with so many numbers a head that gate what it gives.
+    """Return the tensors of attention with a number of heads per layer and a gate on each head's output.
 
     Args:
-        config: a model's.
-        heads: of queries, a layer.
-        kv_heads: of keys and values.
-        gate: numbers of a head's gate; 0 without one.
-        sinks: layers with a learned weight a head for attending to nothing.
+        config: the model's config.
+        heads: query heads of each layer, ``[layers]``.
+        kv_heads: key and value heads.
+        gate: elements of a head's gate; 0 without one.
+        sinks: layers with attention sinks, one learned weight per head.
     """
     hidden, dim = config.number("hidden_size"), config.number("head_dim")
     found: list[Tensor] = []
@@ -253,7 +253,7 @@ def _gated_heads(
 
 
 def _ling(config: HfConfig, layers: int) -> Fields:
-    """Ling 3: an output gate of latent attention, of a head or of each of its numbers (bailing_moe_v3.py)."""
+    """Return Ling 3's output gate of latent attention, per head or per element (bailing_moe_v3.py)."""
     heads, kind = config.number("num_attention_heads"), config.text("gated_attention_proj_granularity_type")
     gate = {None: 0, "head_wise": heads, "element_wise": heads * config.number("v_head_dim")}.get(kind)
     if gate is None:
@@ -263,14 +263,14 @@ def _ling(config: HfConfig, layers: int) -> Fields:
 
 
 def _longcat(config: HfConfig, layers: int) -> Fields:
-    """Routes to experts that give what they take (longcat_flash.py)."""
+    """Return the router rows of experts that pass their input through unchanged (longcat_flash.py)."""
     zero, at = config.number("zero_expert_num", default=0), range(0, layers, 2)
     routes = Tensor(REST, "router.zero_experts", zero, config.number("hidden_size"), at, wide=True)
     return {"extras": (routes, vector("correction_bias.zero_experts", zero, at, wide=True))}
 
 
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
-    """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
+    """Return the projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
     sparse, which = sparse_attention(config, layers)
     at = [i for i, each in enumerate(which) if each]
     heads, width = sparse.number("sparse_num_index_heads"), sparse.number("sparse_index_dim", default=128)
@@ -285,7 +285,7 @@ def _minimax_m3(config: HfConfig, layers: int) -> Fields:
 
 
 def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
-    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm before what is there."""
+    """Return each layer's MLP width, a multiple of 256, and norms before attention (nemotron_nas.py)."""
     hidden = config.number("hidden_size")
 
     def width(ffn: HfConfig) -> int:
@@ -300,7 +300,7 @@ def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
 
 
 def _zamba2(config: HfConfig, layers: int) -> Fields:
-    """Blocks of attention and MLP that several layers share, each with an adapter of its own (zamba2.py)."""
+    """Return attention and MLP blocks that layers share, and each layer's own adapters (zamba2.py)."""
     hidden, ffn = config.number("hidden_size"), config.number("intermediate_size")
     blocks, rank = config.number("num_mem_blocks"), config.number("adapter_rank", default=128)
     heads = config.number("num_attention_heads")

@@ -1,6 +1,6 @@
-"""What each layer keeps in the families of which a config says it by keys of their own.
+"""What each layer keeps in families whose configs specify it by special keys.
 
-Sources: ``get_kv_cache_spec`` of the layers of each family in vLLM 0.33.0; the docstrings name the files.
+Sources: each family's ``get_kv_cache_spec`` in vLLM 0.33.0; the docstrings name the files.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pagesim.models.layers import (
 )
 
 Kept = list[tuple[Layer, ...]]
-"""What each transformer layer keeps, in order; none where it keeps nothing of its own."""
+"""What each transformer layer keeps, in order; an empty tuple if it keeps nothing of its own."""
 
 Reader = Callable[[HfConfig, int, FullLayer, LatentLayer | None, StateLayer | None], Kept]
-"""Reads this from a config, given the number of layers, and what such a layer keeps by the usual keys where
-it attends to all tokens, keeps a latent vector, or has a state."""
+"""Reads this from a config, given the number of layers and what, by the usual keys, a layer with full
+attention, with latent attention and with a state keeps."""
 
 LATENT_SCALES = 8
-"""Bytes of the scales of a token of DeepSeek V4."""
+"""Bytes of scales per token in DeepSeek V4."""
 
 
 def indexer_bytes(keys: int) -> int:
-    """Return the bytes that an indexer keeps of a token: numbers in fp8, and a scale of each whole 128.
+    """Return an indexer's bytes per token: fp8 elements, and a 4-byte scale per 128 of them.
 
     Source: ``DeepseekV32IndexerCache`` in deepseek_v2.py.
     """
@@ -39,7 +39,7 @@ def indexer_bytes(keys: int) -> int:
 
 
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Windows and full attention with heads of their own; the last layers read what others keep.
+    """Return what Gemma 4 keeps: windows, and full attention with other heads; last layers share KV.
 
     Source: gemma4.py.
     """
@@ -53,9 +53,9 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
 
 
 def gemma4_full(config: HfConfig) -> FullLayer:
-    """Return what a full attention layer of a Gemma 4 model keeps.
+    """Return what a full-attention layer of a Gemma 4 model keeps.
 
-    Its heads are in keys of their own or, as transformers writes it, in ``per_layer_config``.
+    Its heads are given by separate keys or, as transformers writes them, in ``per_layer_config``.
     """
     heads, dim = config.number("num_key_value_heads"), config.number("head_dim")
     if config.get("per_layer_config") is not None:
@@ -69,7 +69,7 @@ def gemma4_full(config: HfConfig) -> FullLayer:
 
 
 def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
-    """Return the types of a Gemma 4 model's layers: as named, or every sixth and the last full attention."""
+    """Return a Gemma 4 model's layer types; by default every sixth layer and the last one are full."""
     usual = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers - 1)]
     found = config.entries("layer_types") or [*usual, "full_attention"]
     if len(found) != layers:
@@ -78,11 +78,11 @@ def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
 
 
 def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
-    """A window, and of layers that compress the compressed vectors and what is not compressed yet.
+    """Return what DeepSeek V4 keeps: windows and, in some layers, compressed vectors and pending tokens.
 
-    models/deepseek_v4: attention.py, compressor.py; v1/attention/backends/mla/sparse_swa.py. Vectors are in
-    fp8 with scales, their rotary part in bf16; the compressors' states in 32 bits, key and gate, twice where
-    the spans of 4 tokens overlap.
+    Vectors are in fp8 with scales, their rotary part in bf16. The compressors' states (key and gate) have 32
+    bits, and are twice as large for a ratio of 4, where spans overlap. Sources: models/deepseek_v4
+    (attention.py, compressor.py) and v1/attention/backends/mla/sparse_swa.py.
     """
     width, rotary = config.number("head_dim"), config.number("qk_rope_head_dim")
     vector, keys = width + rotary + LATENT_SCALES, config.number("index_head_dim", default=128)
@@ -109,15 +109,15 @@ def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
 
 
 ALIGNED = 576
-"""Bytes of which a page of DeepSeek V4 is a multiple."""
+"""Bytes to a multiple of which DeepSeek V4's pages are padded."""
 
 
 def _deltas(
     config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, state: StateLayer | None
 ) -> Kept:
-    """Kimi-Linear, Kimi K3, Ling 3 and GLM-5.3-Flash: states, and latent vectors with an indexer's keys.
+    """Return the states, and the latent vectors with any indexer, of Kimi, Ling 3 and GLM-5.3-Flash.
 
-    The last tokens of which there is no key yet are in a ring (models/glm5next/common/attention.py).
+    The last tokens, which have no key yet, are kept in a ring (models/glm5next/common/attention.py).
     """
     full = full_attention(config, layers)
     if latent is None or state is None:
@@ -130,12 +130,12 @@ def _deltas(
 
 
 def full_attention(config: HfConfig, layers: int) -> list[int]:
-    """Return the layers, from 0, of a Kimi, Ling or GLM model that attend to all tokens.
+    """Return the full-attention layers, from 0, of a Kimi, Ling or GLM model.
 
-    Kimi's list begins at 1; of Ling it is the last of each group, and those behind the last whole group.
+    Kimi counts layers from 1. In Ling they are the last one of each group and all after the last whole group.
 
     Raises:
-        PagesimError: it does not say which.
+        PagesimError: the config does not list them.
     """
     if config.family == "bailing_hybrid":
         group = config.number("layer_group_size")
@@ -150,7 +150,7 @@ def full_attention(config: HfConfig, layers: int) -> list[int]:
 
 
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
-    """Latent vectors, and an indexer in the layers that pick for those after them.
+    """Return the latent vectors, and the indexers of layers that also select tokens for later layers.
 
     Sources: models/deepseek_v32/attention.py, models/hy_v4.
     """
@@ -176,17 +176,17 @@ def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | 
 
 
 def _minimax_m3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Keys and values by head, and a key of the indexer in 16 bits (models/minimax_m3/common/indexer.py)."""
+    """Return keys and values per head, and the indexer's 16-bit key (models/minimax_m3/common/indexer.py)."""
     sparse, which = sparse_attention(config, layers)
     indexer = IndexerLayer(2 * sparse.number("sparse_index_dim", default=128))
     return [(full, indexer) if each else (full,) for each in which]
 
 
 def sparse_attention(config: HfConfig, layers: int) -> tuple[HfConfig, Sequence[int]]:
-    """Return what a MiniMax-M3 config says of its indexer, and of each layer whether it has one, 0 or 1.
+    """Return a MiniMax-M3 model's sparse attention config, and whether each layer has an indexer (0 or 1).
 
     Raises:
-        PagesimError: it does not say so of each layer.
+        PagesimError: the config does not give this for each layer.
     """
     sparse = config.part("sparse_attention_config")
     which = sparse.numbers("sparse_attention_freq") if sparse else None
@@ -200,17 +200,17 @@ def sparse_attention(config: HfConfig, layers: int) -> tuple[HfConfig, Sequence[
 
 
 class Block(NamedTuple):
-    """What one layer of a Nemotron-NAS model has: attention and an MLP, each with keys of its own."""
+    """One layer of a Nemotron-NAS model: the configs of its attention and of its MLP."""
 
     attention: HfConfig
     ffn: HfConfig
 
 
 def blocks(config: HfConfig, layers: int) -> list[Block]:
-    """Return what attention and what MLP each layer of a Nemotron-NAS model has, as its config says it.
+    """Return the configs of attention and MLP of each layer of a Nemotron-NAS model.
 
     Raises:
-        PagesimError: it does not say so of each layer.
+        PagesimError: the config does not have one for each layer.
     """
     found = []
     for each in config.parts("block_configs"):
@@ -227,15 +227,15 @@ def blocks(config: HfConfig, layers: int) -> list[Block]:
 
 
 def is_absent(part: HfConfig) -> bool:
-    """Return whether a layer of a Nemotron-NAS model has no attention, or no MLP, of the usual shape."""
+    """Return whether a Nemotron-NAS layer lacks this part (attention or MLP) in its usual shape."""
     return part.flag("no_op") or part.flag("replace_with_linear")
 
 
 def _kv_heads(attention: HfConfig, heads: int) -> int:
-    """Return the KV heads of a layer of a Nemotron-NAS model, which says how many heads share each.
+    """Return the KV heads of a Nemotron-NAS layer, whose config gives how many query heads share each.
 
     Raises:
-        PagesimError: it does not say so, or the heads do not divide into such groups.
+        PagesimError: that number is missing, or does not divide the heads.
     """
     group = attention.number("n_heads_in_group")
     if heads % group:
@@ -244,13 +244,13 @@ def _kv_heads(attention: HfConfig, heads: int) -> int:
 
 
 def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
-    """Return the most KV heads that a layer of a Nemotron-NAS model has; 1 where none attends."""
+    """Return the most KV heads of any layer of a Nemotron-NAS model; 1 if no layer attends."""
     attends = [each.attention for each in blocks(config, layers) if not is_absent(each.attention)]
     return max([_kv_heads(each, heads) for each in attends], default=1)
 
 
 def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Keys and values of each head, made of latent vectors before they are cached, both as wide as keys.
+    """Return what MiniCPM3 keeps: keys and values per head, expanded before caching, as wide as keys.
 
     Source: minicpm3.py.
     """
@@ -259,7 +259,7 @@ def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kep
 
 
 def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """As many KV heads as each layer says, or no attention (nemotron_nas.py)."""
+    """Return each layer's own number of KV heads, or nothing without attention (nemotron_nas.py)."""
     heads = config.number("num_attention_heads")
     return [
         () if is_absent(attention) else (FullLayer(_kv_heads(attention, heads), full.head_dim),)
@@ -268,7 +268,7 @@ def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) ->
 
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
+    """Return what MiMo V2 keeps: windows with other KV heads, and keys wider than values (mimo_v2.py)."""
 
     def width(prefix: str) -> int:
         """Return the mean width of a key and a value."""
@@ -300,4 +300,4 @@ KEPT: dict[str, Reader] = {
     "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
 }
-"""The families that are read so, by ``model_type``."""
+"""Readers of these families by ``model_type``."""

@@ -1,7 +1,7 @@
 """What each layer of a model keeps, read from its Hugging Face config.
 
-A config names its layers in ``layer_types``, in a pattern of its family, or not at all. One whose keys speak
-of attention that is not read here is refused: read as full attention it would be sized wrongly.
+A config gives its layers' kinds in ``layer_types``, by a pattern of its family, or not at all. A config with
+keys of unsupported attention is refused: read as full attention, the model would be sized wrongly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pagesim.models.model_spec import MOST_PARTS
 from pagesim.models.parts import LatentAttention
 
 NO_KIND = ("compress_ratios", "index_kpool", "cross_attention_layers", "is_encoder_decoder")
-"""Signs of something that no kind of layer here can stand for, in a layer file neither."""
+"""Keys of something that no kind of layer here can represent, not even in a layer file."""
 
 SIGNS = (
     *NO_KIND,
@@ -41,7 +41,7 @@ SIGNS = (
     *("num_kv_shared_layers", "kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
     *("blocksparse_params", "sparse_attention_config", "use_bidirectional_attention"),
 )
-"""Keys by which a config says that some layer keeps other than every token's keys and values by head."""
+"""Config keys of layers that keep something other than every token's keys and values per head."""
 
 _WINDOWS = ("sliding_window", "sliding_window_pattern")
 ALWAYS = ("kv_lora_rank", "layer_types", "layers_block_type")
@@ -61,19 +61,19 @@ KINDS = {
     "mlp": "none",
     "moe": "none",
 }
-"""Entries of ``layer_types``, and what a layer of that name keeps."""
+"""What a layer keeps, by its entry in ``layer_types``."""
 
 _LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
 
 
 def kinds(config: HfConfig) -> tuple[str, ...]:
-    """Return what each layer keeps, in order: full, window, chunk, indexed, state, both or none.
+    """Return each layer's kind, in order: full, window, chunk, indexed, state, both or none.
 
-    ``both`` is attention and a state side by side, ``indexed`` latent attention with an indexer, ``none`` a
-    layer that is an MLP alone.
+    ``both`` is attention and a state side by side, ``indexed`` is latent attention with an indexer, and
+    ``none`` is a layer with only an MLP.
 
     Raises:
-        PagesimError: the config speaks of attention that is not read here; the message names the key.
+        PagesimError: the config has attention that is not supported; the message names the key.
     """
     named = config.entries("layer_types") or config.entries("layers_block_type")
     _refuse_unknown_signs(config, named is not None)
@@ -87,7 +87,7 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
                 f"{config.where}: {key} names {brief(name)}, which is none of {', '.join(KINDS)}: what such "
                 f"layers keep is not known here; {LAYER_FILE}"
             )
-    if config.family == "step3p5":  # which lists its MTP modules, too
+    if config.family == "step3p5":  # which also lists its MTP modules
         named = named[:layers]
     if len(named) != layers:
         raise config.error(key, named, f"one entry for each of the {layers} layers; it has {len(named)}")
@@ -98,7 +98,7 @@ def layer_count(config: HfConfig) -> int:
     """Return the number of transformer layers.
 
     Raises:
-        PagesimError: the config does not say it, or says too large a one.
+        PagesimError: the config does not give it, or it is too large.
     """
     named = config.entries("layer_types") or config.entries("layers_block_type")
     if config.family == "longcat_flash":  # each of whose layers attends twice
@@ -115,13 +115,13 @@ def cached(config: HfConfig, full: FullLayer, mla: LatentAttention | None, state
     """Return what each layer keeps, in order.
 
     Args:
-        config: a model's.
-        full: what a layer keeps that attends to all tokens by head.
-        mla: latent attention, if it has such.
-        state: of a recurrent layer, if it is known.
+        config: the model's config.
+        full: what a full-attention layer with heads keeps.
+        mla: latent attention, or None.
+        state: what a recurrent layer keeps, if known.
 
     Raises:
-        PagesimError: as for `kinds`; or a window, a chunk or a state is named and its size is not.
+        PagesimError: as for `kinds`; or the size of a window, a chunk or a state is missing.
     """
     if config.family in KEPT:
         _refuse_unknown_signs(config, config.get("layer_types") is not None)
@@ -161,10 +161,10 @@ def _layers(
 
 
 def _vector(mla: LatentAttention) -> LatentLayer:
-    """Return the latent vector of a layer.
+    """Return what a layer with latent attention keeps.
 
-    Where an indexer picks what is read, it is in fp8 kept with a scale in fp32 for each 128 elements, and
-    with a rotary part in bf16 (FlashMLA's layout, as in vLLM).
+    If an indexer selects the tokens to read, an fp8 vector has an fp32 scale per 128 elements and a rotary
+    part in bf16 (FlashMLA's layout, as in vLLM).
     """
     if not mla.index_heads:
         return LatentLayer(mla.width)
@@ -175,7 +175,7 @@ def _vector(mla: LatentAttention) -> LatentLayer:
 def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]:
     """Return the latent vector and the indexer of DeepSeek's sparse attention.
 
-    The indexer's keys are in fp8 with a scale, whatever the type of the cache (DeepGEMM's layout).
+    The indexer's keys are in fp8 with a scale, regardless of the KV dtype (DeepGEMM's layout).
     """
     if mla is None or config.family != "deepseek_v32":
         raise PagesimError(
@@ -187,7 +187,7 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
 
 
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
-    """Refuse a config that holds a sign which is not read in its family."""
+    """Refuse a config with a key of `SIGNS` that is not read for its family."""
     windows_off = not config.flag("use_sliding_window", True)
     read = {*config.rules.reads, *ALWAYS, *(_WITH_TYPES if named else ())}
     if not config.rules.latent:
@@ -213,13 +213,13 @@ def _full(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _all_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """Mistral: every layer has the window, if there is one."""
+    """Return Mistral's kinds: every layer has the window, if there is one."""
     windows = config.get("sliding_window") and config.flag("use_sliding_window", True)
     return ("window" if windows else "full",) * layers
 
 
 def _last_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """Qwen2 and Qwen3: the layers from ``max_window_layers`` on have it."""
+    """Return the kinds of Qwen2 and Qwen3: layers from ``max_window_layers`` on have the window."""
     if "full" in _all_windows(config, 1):
         return _full(config, layers)
     first = config.number("max_window_layers", default=0)
@@ -227,7 +227,7 @@ def _last_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _even_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """Qwen2-MoE: every other layer below ``max_window_layers`` has it."""
+    """Return Qwen2-MoE's kinds: every other layer below ``max_window_layers`` has the window."""
     if "full" in _all_windows(config, 1):
         return _full(config, layers)
     most = config.number("max_window_layers", default=0)
@@ -235,9 +235,9 @@ def _even_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _every(key: str, kind: str, size: str | None = None) -> Pattern:
-    """Every so many layers, as a key says, one is full attention; the others are of that kind.
+    """Return a pattern in which every n-th layer (n at ``key``) is full attention, the others ``kind``.
 
-    Where nothing stands at ``size``, all are full.
+    If the key ``size`` is given and is missing in the config, all layers are full attention.
     """
 
     def pattern(config: HfConfig, layers: int) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def _of_all(kind: str) -> Pattern:
 
 
 def _llama4(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """Llama 4: layers with rotary positions attend within chunks."""
+    """Return Llama 4's kinds: layers with rotary positions attend within chunks."""
     if not config.get("attention_chunk_size"):
         return _full(config, layers)
     rotary = config.numbers("no_rope_layers")
@@ -271,7 +271,7 @@ def _jamba(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _lfm2(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """LFM2: short convolutions but in the layers that are named."""
+    """Return LFM2's kinds: short convolutions except in the listed full-attention layers."""
     full = config.numbers("full_attn_idxs")
     return tuple("full" if full is None or i in full else "state" for i in range(layers))
 
@@ -282,7 +282,7 @@ def _bamba(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _nemotron_h(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """Nemotron-H: a letter a layer, each a mixer or an MLP alone."""
+    """Return Nemotron-H's kinds: one letter per layer, which is either a mixer or an MLP."""
     pattern: Any = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or set(pattern) - set(_LETTERS) or len(pattern) != layers:
         letters = " ".join(_LETTERS)
@@ -291,7 +291,7 @@ def _nemotron_h(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
-    """MiniMax-M2: 1 for each layer that is full attention, as all released ones are."""
+    """Return MiniMax-M2's kinds: 1 marks full attention, which all layers of released models are."""
     types = config.numbers("attn_type_list") or (1,) * layers
     if len(types) != layers or set(types) != {1}:
         raise config.error("attn_type_list", types, f"1 for each of the {layers} layers")
@@ -314,4 +314,4 @@ PATTERNS: dict[str, Pattern] = {
     "nemotron_h": _nemotron_h,
     "windows": _every("sliding_window_pattern", "window", "sliding_window"),
 }
-"""How families lay their layers out, by `Family.pattern`."""
+"""Functions that return the kinds of all layers, by `Family.pattern`."""

@@ -1,4 +1,4 @@
-"""The linear layers of a model by the names that checkpoints give them, by which some are left out."""
+"""A model's linear layers by their names in checkpoints, by which quantization may exclude some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIXES = (
     "backbone.layers",
     "layers",
 )
-"""Where checkpoints have their layers."""
+"""Prefixes of the layers' names in checkpoints."""
 
 _PLACES = {
     "attention": ("self_attn", "attn", "mixer"),
@@ -48,13 +48,13 @@ HEAD_NAMES = ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out",
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A linear layer, or all like it of one layer.
+    """A linear layer, or all similar ones (such as experts) of one transformer layer.
 
     Attributes:
-        group: of `Weights`.
-        parameters: of its matrix, or of all of them.
-        name: what it is in its layer.
-        layer: from 0; -1 for the head, which is in none.
+        group: its group in `Weights`.
+        parameters: parameters of its matrix, or of all of them.
+        name: its name within the layer.
+        layer: index of the layer, from 0; -1 for the LM head, which is in none.
     """
 
     group: str
@@ -64,12 +64,12 @@ class Module:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that checkpoints give it, by family."""
+        """Its possible names in checkpoints, which differ by family."""
         return HEAD_NAMES if self.layer < 0 else names(self.group, self.layer, self.name)
 
 
 def modules(tensors: Iterable[Tensor]) -> Iterator[Module]:
-    """Yield the linear layers that tensors of a model stand for."""
+    """Yield the linear layers among the tensors of a model."""
     for tensor in tensors:
         if tensor.group in GROUPS:
             size = tensor.numbers() // len(tensor.layers)
@@ -78,9 +78,9 @@ def modules(tensors: Iterable[Tensor]) -> Iterator[Module]:
 
 
 def names(group: str, layer: int | str, name: str) -> tuple[str, ...]:
-    """Return the names that checkpoints give a module of a layer, by family.
+    """Return the possible names of a layer's module in checkpoints, which differ by family.
 
-    A name that begins with a dot stands in the layer itself, whatever the family.
+    A name that begins with a dot is directly inside the layer in all families.
     """
     if name.startswith("."):
         return tuple([f"{prefix}.{layer}{name}" for prefix in PREFIXES])

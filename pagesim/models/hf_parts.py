@@ -21,7 +21,7 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def latent(config: HfConfig) -> LatentAttention | None:
-    """Return latent attention, if the family may have it and the config has a rank for it."""
+    """Return the latent attention, if the family may have it and the config gives its rank."""
     if not config.rules.latent or config.get("kv_lora_rank") is None:
         return None
     config.skip("num_key_value_heads", "num_kv_heads", "head_dim", "qk_head_dim")
@@ -39,7 +39,7 @@ def latent(config: HfConfig) -> LatentAttention | None:
 
 
 def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
-    """Return the experts of a model's layers, if its family may have some and it has at least two."""
+    """Return the experts of a model's layers, if its family may have experts and it has at least two."""
     rules = config.rules
     if rules.experts is None:
         return None
@@ -57,7 +57,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
             *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts"),
             *("moe_top_k", "moe_topk"),
         ),
-        # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
+        # If experts have a width of their own and its key is missing, a plain MLP's width cannot replace it.
         expert_ffn=config.number(*rules.expert_ffn),
         shared_experts=config.number(
             *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
@@ -76,14 +76,14 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
 
 
 def _skip_experts(config: HfConfig) -> None:
-    """Note what a family with experts says of them where it has none."""
+    """Mark the keys about experts as read for a model without experts."""
     config.skip("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
     config.skip("n_shared_experts", "moe_num_shared_experts", "moe_intermediate_size", "moe_latent_size")
     config.skip("moe_shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq")
 
 
 def plain_layers(config: HfConfig, layers: int) -> list[int]:
-    """Return the layers that have a plain MLP where others have experts, from 0."""
+    """Return the layers with a plain MLP, from 0, in a model with experts."""
     every = range(layers)
     match config.family:
         case "deepseek_v4":
@@ -128,7 +128,7 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
         if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
             raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
         return [i for i in every if kinds[i] == "dense"]
-    # One number, or 1 for each layer with experts.
+    # This is one number, or a list with 1 for each layer with experts.
     if isinstance(config.get("moe_layer_freq"), list):
         sparse = config.numbers("moe_layer_freq") or ()
         if len(sparse) != layers:
@@ -139,24 +139,24 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
 
 
 def sparse_layers(config: HfConfig, layers: int) -> list[int]:
-    """Return the layers that have experts, from 0, of a model that has some."""
+    """Return the layers with experts, from 0, in a model that has some."""
     if config.family == "nemotron_h":
         return _letters(config, "E", "moe")
-    if config.family == "longcat_flash":  # beside the first of each layer's two MLPs
+    if config.family == "longcat_flash":  # next to the first of each layer's two MLPs
         return list(range(0, layers, 2))
     plain = plain_layers(config, layers)
     return [i for i in range(layers) if i not in plain]
 
 
 def mlp_layers(config: HfConfig, layers: int) -> int:
-    """Return how many layers have an MLP or experts, 0 if all have one of them."""
+    """Return how many layers have an MLP or experts; 0 if all do."""
     if config.family not in ("nemotron_h", "longcat_flash"):
         return 0
     return len(plain_layers(config, layers)) + len(sparse_layers(config, layers))
 
 
 def _letters(config: HfConfig, letter: str, name: str) -> list[int]:
-    """Return which of Nemotron-H's layers are of a kind."""
+    """Return which of Nemotron-H's layers are of a kind, given by its letter and its name."""
     named = config.entries("layers_block_type") or config.entries("layer_types")
     if named is not None:
         return [i for i, each in enumerate(named) if each == name]
@@ -164,7 +164,7 @@ def _letters(config: HfConfig, letter: str, name: str) -> list[int]:
 
 
 def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
-    """Return what the recurrent layers of a family hold, if it has such, and the type of their state."""
+    """Return the shape of a family's recurrent layers and their state's dtype, or None without such."""
     match config.family:
         case "jamba":
             hidden = config.number("hidden_size")
@@ -247,7 +247,7 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
 
 
 def named_dtype(config: HfConfig) -> str:
-    """Return the type of a recurrent state that a config names in the key that SGLang reads, or ''.
+    """Return the recurrent state's dtype from the config key that SGLang reads, or ''.
 
     Source: SGLang 0.5.23, ``mamba2_state_dtype`` (srt/configs/mamba_utils.py).
     """
@@ -255,7 +255,7 @@ def named_dtype(config: HfConfig) -> str:
 
 
 def _mamba2(config: HfConfig) -> Mamba2:
-    """Return Mamba-2 as Bamba, Falcon-H1 and Granite 4 name it."""
+    """Return Mamba-2 from the keys of Bamba, Falcon-H1 and Granite 4."""
     heads = config.number("mamba_n_heads")
     inner = config.number("mamba_expand") * config.number("hidden_size")
     if config.family == "falcon_h1":
@@ -277,7 +277,7 @@ def _mamba2(config: HfConfig) -> Mamba2:
 
 
 def _dtype(config: HfConfig, key: str) -> str:
-    """Return the type of a recurrent state, that of the model where the key is missing."""
+    """Return the dtype of a recurrent state; bf16, as for the model, if the key is missing."""
     value = config.get(key)
     if value is None:
         return "bf16"

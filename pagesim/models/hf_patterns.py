@@ -1,7 +1,7 @@
-"""Which modules the names, globs and regular expressions of a ``quantization_config`` are about.
+"""Match the names, globs and regular expressions of a ``quantization_config`` to modules.
 
-RE2 compares the patterns, since a config may come from anywhere: it takes time linear in a name, whatever the
-pattern, and has neither look-around nor back-references.
+Patterns are matched with RE2, since a config may come from anywhere: it takes time linear in a name, whatever
+the pattern, and has neither look-around nor back-references.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pagesim.models.hf_modules import HEAD_NAMES, Module, names
 
 Value = TypeVar("Value")
 Error = Callable[[str, str], PagesimError]
-"""Makes the error for a pattern, from the pattern and from what it must be."""
+"""Makes the error for an invalid pattern, from the pattern and what it must be."""
 
 MOST_CHARACTERS, MOST_PATTERNS = 10_000, 5_000
-"""Of a pattern, and of a list, at most; released lists have some hundreds."""
+"""Most characters per pattern and most patterns per list; released lists have some hundreds."""
 
 _EXPRESSION = "re:"
 _LAYER = "#"
@@ -33,16 +33,16 @@ _OPTIONS.max_mem = 256 << 20
 def find(
     modules: Sequence[Module], entries: Iterable[tuple[str, Value]], error: Error
 ) -> dict[Module, Value]:
-    """Return what the entries of a config say of modules; a module that none is about is left out.
+    """Return the value that a config's entries assign to each module; unmatched modules are left out.
 
-    An entry is a whole name, a module around it, or neighbouring parts of its name; a glob of such; or,
-    behind ``re:``, an expression that the beginning of a name matches. A name goes before a pattern, and
-    among their like the first.
+    An entry is a module's full name, an enclosing module's, or consecutive components of its name; a glob for
+    one of these; or, after ``re:``, an expression that must match the beginning of a name. Names take
+    precedence over patterns; of several patterns, the first one counts.
 
     Args:
         modules: linear layers of a model.
-        entries: names or patterns, and what each says.
-        error: makes the error for one that is no pattern, or that RE2 does not take.
+        entries: pairs of a name or pattern and its value.
+        error: makes the error for an invalid pattern, or one that RE2 does not support.
     """
     by_name: dict[str, Value] = {}
     by_pattern: list[Value] = []
@@ -81,7 +81,7 @@ def find(
 
 
 def _expression(pattern: str) -> str:
-    """Return the regular expression of a pattern."""
+    """Return the regular expression for a pattern or glob."""
     if pattern.startswith(_EXPRESSION):
         return pattern.removeprefix(_EXPRESSION)
     parts = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
@@ -90,14 +90,14 @@ def _expression(pattern: str) -> str:
 
 
 def _runs(module: Module) -> list[str]:
-    """Return all neighbouring parts of a module's names."""
+    """Return all runs of consecutive components of a module's names."""
     number = str(module.layer)
     return [run.replace(_LAYER, number) for run in _runs_in_any(module.group, module.name, module.layer < 0)]
 
 
 @lru_cache(maxsize=256)
 def _runs_in_any(group: str, name: str, head: bool) -> tuple[str, ...]:
-    """Return the same for whatever layer, which stands there as `_LAYER`."""
+    """Return the same for any layer, with `_LAYER` in place of its number."""
     runs: dict[str, None] = {}
     for each in HEAD_NAMES if head else names(group, _LAYER, name):
         parts = each.split(".")

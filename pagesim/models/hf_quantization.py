@@ -1,7 +1,7 @@
-"""The weight dtypes of a checkpoint, read from the ``quantization_config`` of its Hugging Face config.
+"""Read a checkpoint's weight dtypes from the ``quantization_config`` of its Hugging Face config.
 
-Sources: the configs that compressed-tensors, AutoGPTQ, AutoAWQ, ModelOpt and transformers write, as vLLM
-reads them (vllm/model_executor/layers/quantization).
+Sources: configs as written by compressed-tensors, AutoGPTQ, AutoAWQ, ModelOpt and transformers, and as read
+by vLLM (vllm/model_executor/layers/quantization).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from pagesim.models.weights import (
 from pagesim.setup.reading import parse_json, read_text
 
 DtypeOf = Callable[[Module], WeightDtype]
-"""Says which dtype a module has that is not ignored."""
+"""Returns the dtype of a module that is not ignored."""
 
 Reader = Callable[[HfConfig, Mapping[str, Any], Sequence[Module]], DtypeOf]
-"""Reads a ``quantization_config`` of a model with these linear layers."""
+"""Reads a ``quantization_config``, given the model's config and linear layers."""
 
 FILE = "hf_quant_config.json"
-"""Where ModelOpt wrote the quantization before it did so in ``config.json``."""
+"""File in which older versions of ModelOpt wrote what is now in ``config.json``."""
 
 FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
-"""The algorithms of such a file that vLLM 0.33.0 reads."""
+"""Algorithms in such a file that vLLM 0.33.0 supports."""
 
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 _FP8 = WeightDtype("fp8", 8, "fp8", beside=OF_TENSORS)
-_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, 1 << 31))  # a scale of each row
+_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, 1 << 31))  # one scale per row
 _NVFP4 = WeightDtype("nvfp4", DTYPES["nvfp4"].bits, "fp4", beside=OF_TENSORS)
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
@@ -58,20 +58,20 @@ MODELOPT: dict[str, WeightDtype] = {
     "NVFP4": _NVFP4,
     "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits, beside=Beside(6, 8)),
 }
-"""The weight dtypes of ModelOpt, by ``quant_algo``."""
+"""ModelOpt's weight dtypes by ``quant_algo``."""
 
 
 def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
-    """Return the weight dtypes that a config says its checkpoint has.
+    """Return the weight dtypes of a checkpoint according to its config.
 
-    A group whose modules differ has the mean of their bits, and is ``mixed``.
+    A group whose modules differ gets the mean of their bits, and is ``mixed``.
 
     Args:
-        config: a model's.
+        config: the model's config.
         modules: its linear layers.
 
     Raises:
-        PagesimError: the checkpoint is quantized in a way that is not known here; the message names it.
+        PagesimError: the kind of quantization is not supported; the message names it.
     """
     section = _section(config)
     if not section:
@@ -84,7 +84,7 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     of_fp8 = METHODS[section["quant_method"]] is _fp8
     for key in ("ignored_layers", "modules_to_not_convert") if of_fp8 else _IGNORED:
         names = _texts(config, section, key)
-        if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
+        if METHODS[section["quant_method"]] is _modelopt:  # where a name is also a prefix
             names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]
         ignored |= find(linear, [(name, True) for name in names], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
@@ -111,7 +111,7 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
 
 
 def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
-    """Return the dtype of modules of several, by parameters: that of most, with the mean bits of all."""
+    """Return one dtype for modules in several: that of most parameters, with the mean bits of all."""
     most = max(sizes, key=lambda dtype: sizes[dtype])
     if len(sizes) == 1:
         return most
@@ -120,9 +120,9 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
 
 
 def _cache_scales(config: HfConfig, section: Mapping[str, Any]) -> int:
-    """Return the bytes of an attention layer's scales, of which those have some that are quantized.
+    """Return the bytes of an attention layer's scales, which quantized checkpoints have.
 
-    Four numbers of 16 bits; in compressed-tensors' layers three of 32, each with a zero point of 16.
+    They are four 16-bit numbers; in compressed-tensors, three 32-bit ones, each with a 16-bit zero point.
     """
     latent = config.get("kv_lora_rank") is not None
     match section.get("quant_method"):
@@ -136,10 +136,10 @@ def _cache_scales(config: HfConfig, section: Mapping[str, Any]) -> int:
 
 
 def cache_dtype(config: HfConfig) -> str:
-    """Return the dtype that a checkpoint says its KV cache has: fp8, nvfp4, or '' for that of the model.
+    """Return the KV cache dtype that a checkpoint specifies: fp8, nvfp4, or '' for that of the model.
 
-    As vLLM resolves ``--kv-cache-dtype auto`` (vllm/utils/torch_utils.py and attention.py of 0.33.0):
-    ModelOpt's checkpoints say so, and those of compressed-tensors, whose latent attention stays as it is.
+    vLLM resolves ``--kv-cache-dtype auto`` like this (vllm/utils/torch_utils.py and attention.py of 0.33.0).
+    ModelOpt checkpoints may specify it, and compressed-tensors ones, except for latent attention.
     """
     section = _section(config)
     method = section.get("quant_method")
@@ -162,10 +162,10 @@ def cache_dtype(config: HfConfig) -> str:
 
 
 def _section(config: HfConfig) -> dict[str, Any]:
-    """Return a ``quantization_config`` with its method, which ModelOpt's older files leave to their reader.
+    """Return the ``quantization_config`` with its ``quant_method``, which older ModelOpt files leave out.
 
     Raises:
-        PagesimError: it is no object, or such a file names an algorithm that vLLM does not read.
+        PagesimError: it is not an object, or such a file names an algorithm that vLLM does not support.
     """
     section = config.get("quantization_config")
     if section is None:
@@ -187,18 +187,19 @@ def _section(config: HfConfig) -> dict[str, Any]:
 
 
 def with_file(content: Mapping[str, Any], folder: Path | None = None) -> tuple[Mapping[str, Any], str]:
-    """Return a config whose ``quantization_config`` is the one that counts, and where else it was read.
+    """Return a config with the ``quantization_config`` that takes effect, and where else it was read from.
 
-    It is the config's own, else what `FILE` beside it holds, else ``compression_config``, else what
-    ``text_config`` has; ModelOpt's KV cache counts in the first two alone. Layers in several dtypes are also
-    looked for in the file (vllm/transformers_utils/config.py, model_loader/weight_utils.py of 0.33.0).
+    That is the config's own, else the content of `FILE` next to it, else ``compression_config``, else the one
+    in ``text_config``. ModelOpt's KV cache dtype counts only in the first two. A missing list of layers in
+    mixed precision is also read from `FILE` (vllm/transformers_utils/config.py and
+    model_loader/weight_utils.py of 0.33.0).
 
     Args:
-        content: of a ``config.json``.
-        folder: where it stands, if it is a file.
+        content: content of a ``config.json``.
+        folder: folder of that file, or None if it is not a file.
 
     Raises:
-        PagesimError: the file beside it cannot be read.
+        PagesimError: `FILE` cannot be read.
     """
     text = content.get("text_config")
     inner = text.get("quantization_config") if isinstance(text, Mapping) else None
@@ -238,7 +239,7 @@ def _lacks_layers(section: Mapping[str, Any]) -> bool:
 
 
 def _filed(folder: Path | None) -> Mapping[str, Any] | None:
-    """Return what ModelOpt's file beside a config holds, None where there is none."""
+    """Return the content of ModelOpt's file next to a config; None if there is none."""
     path = folder and folder / FILE
     if path is None or not path.exists():
         return None
@@ -277,7 +278,7 @@ def _error(config: HfConfig, key: str) -> Callable[[str, str], PagesimError]:
 
 
 def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
-    """Return the first of these keys that is there."""
+    """Return the value of the first of these keys that is present, else the default."""
     for key in keys:
         value = section.get(key)
         if value is None:
@@ -289,7 +290,7 @@ def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...],
 
 
 def _integers(bits: int, group: int, *, zero_points: bool, beside: Beside = NOTHING) -> WeightDtype:
-    """Return integers in groups, each with a scale of 16 bits; a group of -1 is a channel."""
+    """Return the dtype of integers in groups with one 16-bit scale each; a group of -1 is a channel."""
     grouped = with_scales(bits, group, 16, bits if zero_points else 0) if group > 0 else bits
     return WeightDtype(f"int{bits}", grouped, beside=beside)
 
@@ -311,14 +312,14 @@ def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]
     dtype = _of_blocks(config, block, "quantization_config.weight_block_size")
     if config.family != "deepseek_v4":
         return _but_head(dtype)
-    # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
+    # DeepSeek V4 has 8-bit scales (powers of 2), and experts in NVFP4, MXFP4 or the same fp8.
     dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8), scale=8)
     experts = _NVFP4 if of_experts else DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
     return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
 
 
 def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "fp8") -> WeightDtype:
-    """Return fp8 with a scale in fp32 for each block of so many rows and columns."""
+    """Return the dtype of fp8 with an fp32 scale per block of these rows and columns."""
     sides = block if isinstance(block, list) and len(block) == 2 else ()
     if not sides or not all(isinstance(side, int) and side > 0 for side in sides):
         raise config.error(where, block, "two whole numbers")
@@ -332,7 +333,7 @@ def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module
 
 
 def _grouped(config: HfConfig, section: Mapping[str, Any], *_: object) -> DtypeOf:
-    """Return the integers of AutoAWQ and AutoGPTQ, which have zero points unless the config denies it."""
+    """Return the dtype of AutoAWQ's and AutoGPTQ's integers, with zero points unless the config says no."""
     bits = _number(config, section, ("bits", "w_bit"), 4)
     group = _number(config, section, ("group_size", "q_group_size"), 128)
     dtype = _integers(bits, group, zero_points=section.get("zero_point") is not False)
@@ -340,7 +341,7 @@ def _grouped(config: HfConfig, section: Mapping[str, Any], *_: object) -> DtypeO
 
 
 def _mxfp4(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
-    """Experts alone, whatever the modules that are not converted."""
+    """Return MXFP4 for experts alone, regardless of ``modules_to_not_convert``."""
     return lambda module: DTYPES["mxfp4"] if module.group == "experts" else BF16
 
 
@@ -392,7 +393,7 @@ def _compressed(config: HfConfig, section: Mapping[str, Any], modules: Sequence[
 
 
 def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightDtype:
-    """Return the dtype of a group of compressed-tensors."""
+    """Return the dtype of a ``config_groups`` entry of compressed-tensors."""
     stored = group.get("weights")
     if stored is None:
         return BF16
@@ -446,4 +447,4 @@ METHODS: dict[str, Reader] = {
     "modelopt_mxfp8": _modelopt,
     "mxfp4": _mxfp4,
 }
-"""The readers of ``quantization_config``, by ``quant_method``."""
+"""Readers of ``quantization_config`` by ``quant_method``."""

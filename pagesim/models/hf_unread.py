@@ -1,7 +1,7 @@
-"""Keys of a Hugging Face config that are not read and that may change a model's size.
+"""Unread keys of a Hugging Face config that may change a model's size.
 
-A key that is not known is never passed over: what could carry a size makes the model's weights an estimate,
-and what could change what the layers keep is refused. `HARMLESS` lists what is known to change neither.
+An unknown key is never ignored: one that may carry a size makes the model's weights an estimate, and one that
+may change what the layers keep is refused. `HARMLESS` matches keys that are known to do neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAYER_FILE = (
     "list what each layer keeps in a layer file and give that as the model "
     '(docs/reference/plan.md, "Models whose layers differ")'
 )
-"""What to do where the layers of a config cannot be read."""
+"""Advice for configs whose layers cannot be read."""
 
 HARMLESS = re.compile(
     r"_.*|architectures|auto_map|.*dtype|transformers_version|.*_plan"
@@ -25,17 +25,17 @@ HARMLESS = re.compile(
     r"|.*token(_id|_ids|_index|izer.*)|.*tokens?_per_(image|second|patch|frame)|.*_placeholder.*|id2label|label2id"
     r"|num_labels|(?!.*dim).*(rope|rotary).*|rotary_(emb_)?dim|(original_|text_)?max_position_embeddings|max_window_layers|initial_context_length"
     r"|(model_)?max_(length|seq_len|sequence_length|seq_length)|seq_?length|seq_len|image_seq_length|min_length"
-    # numbers that scale, round, drop or begin something
+    # scales, rounding, dropout, initialization
     r"|.*(dropout|drop|_eps|epsilon|_coef|_alpha|_beta|_limit|softcap(ping)?|temperature.*)"
     r"|.*scal(e|es|ing|ar)(_factor|_weights)?"
     r"|(attention(_in|_out)?|embedding|key|lm_head|residual|ssm_in|ssm_out)_multiplier|(mlp|ssm)_multipliers|init(ializer)?_.*|.*_init(ializer)?(_.*)?|time_step_.*|logits?_.*|.*_softmax_in_fp32|aux_.*|.*aux"
-    # how experts are chosen and where they stand
+    # how experts are selected and placed
     r"|n_group|topk_group|num_expert_group|norm_topk_prob|(num_)?experts_per_tok(en)?|moe_(k|topk|capacity|norm_min)"
     r"|moe_(renormalize|use_aux_free|shared_expert_overlap)|use_grouped_topk|topk_.*|(ep|tp|pp)_size|pretraining_tp"
     r"|output_router_logits"
-    # layers that predict further tokens, which are loaded for speculation alone
+    # layers that predict further tokens, which are loaded only for speculative decoding
     r"|.*mtp.*|num_nextn_predict_layers"
-    # how it is computed, trained or asked
+    # computation, training, generation
     r"|use_cache|cache_implementation|return_dict.*|output_(attentions|hidden_states|scores|past)|use_(mamba_kernels|associative_scan|gemma_norm)"
     r"|(mamba_)?chunk_size(_feed_forward)?|num_logits_to_keep|rescale_prenorm_residual|residual_in_fp32"
     r"|mamba_norm_before_gate|use_parallel_residual|parallel_attn|.*floor_scale|ignore_index|summary_.*|hidden_act.*"
@@ -46,34 +46,34 @@ HARMLESS = re.compile(
     r"(?!.*(hidden_size|intermediate|projection|dim|encoder|tower|layers|heads|experts|rank)).*"
     r"|spatial_merge_size|use_unified_vision_chunk"
 )
-"""Names of keys that change neither what a model weighs nor what its layers keep."""
+"""Keys that change neither the size of a model's weights nor what its layers keep."""
 
 _KEEPS = re.compile(
     r".*((?<![a-z])(kv|k|v)(?![a-z])|key_value|window|compress|sparse_att|linear_att|cross_att|ssm|mamba|index_"
     r"|indexer|state_size|per_layer_config).*"
 )
-"""Names of keys that may change what the layers keep."""
+"""Keys that may change what the layers keep."""
 
 _WEIGHS = re.compile(
     r".*(bias|norm|gate|cross|gating|gated|glu|moe|expert|tie|share|adapter|embed|conv|mlp|ffn|sink|head).*"
 )
-"""Names of keys that may add or take away weights where they hold true."""
+"""Keys that may add or remove weights if their value is true."""
 
 _RATIOS = re.compile(r".*(ratio|mult|expan|factor|width).*")
-"""Names of keys that may make a width where they hold a fraction."""
+"""Keys that may determine a width if their value is a fraction."""
 
 _KINDS = re.compile(r".*(pattern|tower|(layer|block|attn|attention|mlp|ffn|norm|head)s?_?types?).*")
-"""Names of keys that may say what the layers are where they hold a text, or a list of them."""
+"""Keys that may specify kinds of layers if their value is a string or a list of strings."""
 
 _DEEPEST = 16
-"""Objects and lists within others that are looked through; what lies deeper is taken to say something."""
+"""Depth to which nested values are searched; deeper ones are assumed to matter."""
 
 
 def unread(config: HfConfig) -> tuple[str, ...]:
-    """Return the keys that are not read and that may change how many parameters a model has.
+    """Return the unread keys that may change a model's number of parameters.
 
     Raises:
-        PagesimError: one may change what its layers keep; the message names it.
+        PagesimError: an unread key may change what its layers keep; the message names it.
     """
     found = tuple(
         key
@@ -90,7 +90,7 @@ def unread(config: HfConfig) -> tuple[str, ...]:
 
 
 def _says_something(key: str, value: Any, depth: int = 0) -> bool:
-    """Whether a value could be a size, a number of parts, or what parts there are."""
+    """Return whether a value may be a size, a number of parts, or the kinds of parts."""
     if depth > _DEEPEST:
         return True
     if isinstance(value, bool):

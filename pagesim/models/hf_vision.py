@@ -1,6 +1,6 @@
-"""What a Hugging Face config holds beside its language model: vision towers, counted, and what is left out.
+"""Parts of a multimodal model other than its language model: vision towers are counted, others left out.
 
-Sources: the modeling files of transformers 5.23 for the shapes, those of vLLM 0.33.0 for what tensor
+Sources: the modeling files of transformers 5.23 for shapes, and those of vLLM 0.33.0 for what tensor
 parallelism divides.
 """
 
@@ -24,11 +24,11 @@ _PARTS = {
     "talker_config": "talker",
     "code2wav_config": "vocoder",
 }
-"""Keys that speak of a part beside the language model, and what it is."""
+"""Config keys of parts other than the language model, and the names of these parts."""
 
 
 class Tower(NamedTuple):
-    """A vision tower's parameters, its config, and heads that GPUs must divide to share it; or 0."""
+    """A vision tower's parameters, its config, and heads that tp must divide for it to be split; or 0."""
 
     shares: Shares
     config: HfConfig
@@ -36,17 +36,17 @@ class Tower(NamedTuple):
 
 
 def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
-    """Return the vision tower, if its sizes are read, and the names of the parts that are left out.
+    """Return the vision tower, if its family is known, and the names of the parts that are left out.
 
     Raises:
-        PagesimError: a size of the tower is no positive whole number.
+        PagesimError: a size of the tower is not a positive whole number.
     """
     config.skip(*_PARTS)
     found = dict.fromkeys(part for key, part in _PARTS.items() if config.content.get(key))
     vision = config.whole.get("vision_config")
     count = _TOWERS.get(str(config.whole.get("model_type")))
     if vision is None and config.whole.get("model_type") == "llama4" and config.is_part:
-        vision = {}  # its code then takes all of it from its defaults
+        vision = {}  # its code then uses the defaults for all keys
     if count is None or vision is None:
         return None, tuple(found)
     if not isinstance(vision, Mapping):
@@ -64,12 +64,12 @@ def _sum(*shares: Shares) -> Shares:
 
 
 def _divided(into: int, out: int, *, bias: bool = True) -> Shares:
-    """A matrix divided by what it gives, with its bias."""
+    """Return the parameters of a matrix divided along its output, with its bias."""
     return Shares(into * out + (out if bias else 0))
 
 
 def _summed(into: int, out: int, *, bias: bool = True) -> Shares:
-    """A matrix divided by what it takes; every GPU has its bias."""
+    """Return the parameters of a matrix divided along its input; every GPU has its bias."""
     return Shares(into * out, out if bias else 0)
 
 
@@ -78,7 +78,7 @@ def _whole(*sizes: int) -> Shares:
 
 
 def _layer(hidden: int, ffn: int, *, norm: int, gated: bool = False, bias: bool = True) -> Shares:
-    """One layer: queries, keys and values, an output, an MLP, two norms of so many numbers."""
+    """Return one layer's parameters: QKV and output projections, an MLP, two norms of size ``norm``."""
     return _sum(
         _divided(hidden, 3 * hidden, bias=bias),
         _summed(hidden, hidden, bias=bias),
@@ -103,7 +103,7 @@ def _qwen2_5_vl(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _qwen2_vl(tower: HfConfig, model: HfConfig) -> Shares:
-    """Layers with biases and LayerNorms, whose ``hidden_size`` is what the merger gives."""
+    """Count layers with biases and LayerNorms; ``hidden_size`` is the merger's output width."""
     tower.skip("num_heads", "spatial_patch_size")
     hidden = tower.number("embed_dim", default=1280)
     ffn = int(hidden * tower.real("mlp_ratio", default=4))
@@ -118,7 +118,7 @@ def _qwen2_vl(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _qwen3_vl(tower: HfConfig, model: HfConfig) -> Shares:
-    """Qwen3-VL, Qwen3.5: one merger, and one more for each layer whose output goes deeper into the model."""
+    """Count Qwen3-VL's and Qwen3.5's tower, with one merger plus one for each DeepStack layer."""
     tower.skip("num_heads")
     hidden = tower.number("hidden_size", default=1152)
     ffn = tower.number("intermediate_size", default=4304)
@@ -138,7 +138,7 @@ def _qwen3_vl(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _gemma3(tower: HfConfig, model: HfConfig) -> Shares:
-    """SigLIP, a head if it has one, and a projection that every GPU has whole."""
+    """Count SigLIP, a head if it has one, and a projection that every GPU holds whole."""
     tower.skip("num_attention_heads")
     hidden = tower.number("hidden_size", default=768)
     ffn = tower.number("intermediate_size", default=3072)
@@ -175,7 +175,7 @@ def _llama4(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _mistral3(tower: HfConfig, model: HfConfig) -> Shares:
-    """Pixtral, and a merger of patches with a projection."""
+    """Count Pixtral, and a merger of patches with a projection."""
     tower.skip("num_attention_heads", "head_dim", "vocab_size")
     hidden = tower.number("hidden_size", default=1024)
     ffn = tower.number("intermediate_size", default=4096)
@@ -193,7 +193,7 @@ def _mistral3(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _moonvit(tower: HfConfig, model: HfConfig) -> Shares:
-    """MoonViT, in Kimi K3 without biases, and a projection that every GPU has whole."""
+    """Count MoonViT (without biases in Kimi K3) and a projection that every GPU holds whole."""
     tower.skip("vt_num_attention_heads", "num_attention_heads", "mm_hidden_size", "text_hidden_size")
     tower.skip("init_pos_emb_time", "pos_emb_time", "pos_emb_type", "merge_type", "mlp_type", "norm_type")
     tower.skip("mm_projector_type")
@@ -216,7 +216,7 @@ def _moonvit(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
-    """A tower with gated MLPs and norms on queries and keys, all of which every GPU has whole."""
+    """Count a tower with gated MLPs and norms on queries and keys, which every GPU holds whole."""
     tower.skip("global_head_dim", "num_key_value_heads", "pooling_kernel_size", "standardize")
     tower.skip("use_clipped_linears", "default_output_length", "max_position_embeddings", "attention_bias")
     hidden, ffn = tower.number("hidden_size", default=768), tower.number("intermediate_size", default=3072)
@@ -230,9 +230,9 @@ def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _glm(tower: HfConfig, model: HfConfig) -> Shares:
-    """GLM-V's gated MLPs, a convolution that merges patches, and a gated projection.
+    """Count GLM-V's layers with gated MLPs, a convolution that merges patches, and a gated projection.
 
-    GLM-5.3-Flash has biases and norms of heads, and no table of positions.
+    GLM-5.3-Flash also has biases and norms per head, but no position table.
     """
     new = model.family == "glm5_next"
     tower.skip("attention_bias", "image_size", "num_heads", "spatial_merge_size")
@@ -255,7 +255,7 @@ def _glm(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
-    """CLIP's layers, a projection of each patch, and one of patches that are merged."""
+    """Count CLIP's layers, a projection of each patch, and one of merged patches."""
     tower.skip(
         "num_attention_heads", "image_size", "projection_dim", "vocab_size", "vision_segment_max_frames"
     )
@@ -273,7 +273,7 @@ def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _muse_glimmer(tower: HfConfig, model: HfConfig) -> Shares:
-    """A tower of which attention alone is divided, with an adapter and a projection that every GPU has."""
+    """Count a tower of which only attention is divided, with adapter and projection whole on every GPU."""
     tower.skip(
         "num_attention_heads", "layer_types", "merge_size", "patch_temporal", "max_position_embeddings"
     )
@@ -294,7 +294,7 @@ def _muse_glimmer(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
-    """Return the numbers of a patch: channels, images that are taken together, height and width."""
+    """Return the elements of a patch: channels × frames × height × width."""
     side = tower.number("patch_size", default=side)
     together = tower.number("temporal_patch_size", default=2) if times is None else times
     return (tower.number(*channels, default=3) if channels else 3) * together * side * side
@@ -316,4 +316,4 @@ _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
 }
-"""The towers whose sizes are read, by the ``model_type`` of the whole model."""
+"""Functions that count a tower, by the ``model_type`` of the whole model."""

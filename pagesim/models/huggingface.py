@@ -34,25 +34,25 @@ from pagesim.models.parts import MixtureOfExperts
 from pagesim.setup.reading import parse_json, read_text
 
 _TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")
-"""Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
+"""Vision models whose token table is also the LM head unless the config's top level says otherwise."""
 
 
 def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = None) -> ModelSpec:
     """Read a model's shape from a ``config.json``, its folder, or its content as a mapping.
 
-    The families of ``families.json`` are counted as their code builds them; any other model is taken to be
+    The families of ``families.json`` are counted as their code builds them. Any other model is assumed to be
     built like LLaMA, and is ``approximate``. What each layer keeps is read from ``layer_types`` or from the
-    family's own keys. Of a model of images or sound too, the language model is read, and the tower for images
-    where its family is known (`hf_vision`); other parts are ``left_out``. Keys that may carry a size and are
-    not read are ``unread``, and make the weights an estimate.
+    family's own keys. Of a multimodal model, the language model is read, and the vision tower if its family
+    is known (`hf_vision`); other parts are ``left_out``. Unread keys that may carry a size are ``unread``,
+    and make the weights an estimate.
 
     Args:
         config: path or content.
-        name: the model's name; by default the one that the config holds, else its folder's or its type.
+        name: the model's name; by default the folder's of a file, else the config's own or its type.
 
     Raises:
-        PagesimError: the file cannot be read, a key is missing or holds no positive whole number, or one says
-            that the layers keep something that is not known here (`hf_layers.SIGNS`).
+        PagesimError: the file cannot be read, a key is missing or is not a positive whole number, or a key
+            indicates layers of an unknown kind (`hf_layers.SIGNS`).
     """
     if isinstance(config, Mapping):
         return _spec(HfConfig(with_file(config)[0], "the config"), name)
@@ -83,12 +83,12 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         state = replace(recurrent[0].layer(recurrent[1]), named_dtype=named_dtype(config))
     by_layer = cached(config, FullLayer(kv_heads, head_dim), mla, state)
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
-    if config.family == "zamba2":  # whose code makes all attention before the layers that share it
+    if config.family == "zamba2":  # whose code creates all attention before the layers that share it
         kept = tuple(sorted(kept, key=lambda layer: isinstance(layer, StateLayer)))
     alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
 
     def having(state: bool) -> tuple[int, ...]:
-        """Return the layers that keep a state, or something else; none where they are the first ones."""
+        """Return the layers that keep a state, or something else; empty if they are the first ones."""
         found = [
             i for i, of in enumerate(by_layer) if any(isinstance(each, StateLayer) == state for each in of)
         ]
@@ -130,7 +130,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
 
 
 def _mtp(config: HfConfig, kept: Sequence[Layer]) -> tuple[Layer, ...] | None:
-    """Return what MTP modules keep of a family where that is no layer of full attention like its own.
+    """Return what MTP modules keep in families where it is not full attention like the model's own.
 
     Sources: vLLM 0.33.0, step3p5_mtp.py and gemma4_mtp.py (model_executor/models).
     """
@@ -152,7 +152,7 @@ def _of_tower(config: HfConfig, tower: Tower) -> dict[str, Any]:
 
 
 def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:
-    """Return which layers have a plain MLP and which have experts, unless the former are the first ones."""
+    """Return which layers have a plain MLP and which have experts; empty if the plain ones come first."""
     plain, sparse = plain_layers(config, layers) if moe else [], sparse_layers(config, layers) if moe else []
     if [*plain, *sparse] == list(range(layers)):
         return {}
@@ -160,7 +160,7 @@ def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict
 
 
 def _ffn(config: HfConfig, hidden: int) -> int:
-    """Return the inner width of a plain MLP; of a model without one, that of an expert."""
+    """Return the inner width of a plain MLP, or of an expert if the model has no plain MLP."""
     if config.family == "nemotron-nas":
         return hidden  # each layer has a width of its own
     if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
@@ -173,7 +173,7 @@ def _ffn(config: HfConfig, hidden: int) -> int:
 
 
 def _max_model_len(config: HfConfig) -> int:
-    # Falcon's first configs leave its 2048 to the code.
+    # Falcon's first configs leave it to the code, which has 2048.
     default = 2048 if config.family == "falcon" else None
     keys = ("max_position_embeddings", "n_positions", "n_ctx", "model_max_length")
     return config.number(*keys, default=default)
@@ -192,8 +192,8 @@ def _kv_heads(config: HfConfig, heads: int) -> int:
 def _tied(config: HfConfig, default: bool) -> bool:
     """Return whether the token table serves as the LM head.
 
-    Around a ``text_config`` it is the whole model's key that counts; files that were written before there was
-    one have it inside.
+    If there is a ``text_config``, the key at the top level counts; files written before that key existed have
+    it inside.
     """
     inside = config.flag("tie_word_embeddings", default)
     if config.whole.get("text_config") is None:
@@ -207,13 +207,13 @@ def _tied(config: HfConfig, default: bool) -> bool:
 
 
 def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
-    """Biases, norms, position table and tying: the family's, changed by what the config says."""
+    """Return biases, norms, position table and tying: the family's, overridden by the config."""
     family, rules = config.family, config.rules
     traits: dict[str, Any] = {
         **rules.traits,
         **{name: config.flag(key, default) for name, (key, default) in rules.flags.items()},
     }
-    if family != "nemotron_h":  # whose code ties nothing
+    if family != "nemotron_h":  # whose code never ties them
         traits["tied"] = _tied(config, traits.get("tied", False))
     if family == "minimax_m2" and config.text("qk_norm_type") not in (None, "per_layer"):
         raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")

@@ -1,4 +1,4 @@
-"""Layer files: a model as the list of its layers, in TOML or JSON."""
+"""Layer files: a model described as a list of its layers, in TOML or JSON."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pagesim.setup.reading import parse_json, parse_toml, read_text
 
 _LAYERS = (FullLayer, WindowLayer, ChunkLayer, LatentLayer, IndexerLayer, StateLayer, RingLayer)
 KINDS: dict[str, type[Layer]] = {each.kind: each for each in _LAYERS}
-"""The kinds of layers by name."""
+"""Layer classes by the name of their kind."""
 
 DEEPEST = 8
-"""More lists within lists than this are taken for a mistake."""
+"""Lists nested deeper than this are taken for a mistake."""
 
 _TYPES: dict[str, tuple[Any, str]] = {
     "float": ((int, float), "a number"),
@@ -43,7 +43,7 @@ Spec = TypeVar("Spec")
 
 
 def is_layer_file(path: str) -> bool:
-    """Say whether a file is TOML, or JSON with a list of layers; one that cannot be read as JSON is not."""
+    """Return whether a file is TOML, or readable JSON with a list of layers."""
     if path.endswith(".toml"):
         return True
     try:
@@ -56,20 +56,20 @@ def is_layer_file(path: str) -> bool:
 def from_layers(path: str | Path) -> ModelSpec:
     """Read a model from a layer file.
 
-    ``layers`` is a list of tables, in the order of the model. Each is a layer, with its ``kind`` and the
-    fields of its class (`pagesim.models.layers`), or has such a list under ``of``. With ``repeat`` it
-    stands for so many of itself.
+    ``layers`` is a list of tables, in the model's order. Each table is a layer, with its ``kind`` and the
+    fields of its class (`pagesim.models.layers`), or holds such a list under ``of``. ``repeat`` is how many
+    times the table counts.
 
-    ``mtp``, such a list, has the layers of its MTP modules, where these are not like its own that attend to
-    all; it is empty where they keep nothing.
+    ``mtp`` is such a list for the MTP modules, if they are not like the model's own full-attention layers;
+    it is empty if they keep nothing.
 
-    ``max_model_len`` is needed; ``name`` is the file's when left out. Further fields of `ModelSpec` may be
-    given: ``heads``, where GPUs outnumber KV heads; ``hidden``, ``ffn`` and ``vocab`` and whatever else its
-    weights and a roofline follow from, with ``depth`` for the number of transformer layers, where one of
-    them is listed as several. ``weights`` is a weight dtype by name, or a table of them by group of layers.
+    ``max_model_len`` is required; ``name`` defaults to the file's. Further fields of `ModelSpec` may be
+    given: ``heads``, if GPUs outnumber KV heads; and ``hidden``, ``ffn``, ``vocab`` and others from which
+    weights and a roofline are derived. ``depth`` is the number of transformer layers, if one of them is
+    listed as several. ``weights`` is the name of a weight dtype, or a table of names by group of layers.
 
     Raises:
-        PagesimError: the file cannot be read, a key is missing or unknown, or a value is off.
+        PagesimError: the file cannot be read, a key is missing or unknown, or a value is invalid.
     """
     path = Path(path)
     language = "TOML" if path.suffix == ".toml" else "JSON"
@@ -122,10 +122,10 @@ def from_layers(path: str | Path) -> ModelSpec:
 
 
 def _layers(entries: Any, where: str, depth: int) -> list[Layer]:
-    """Return the layers that a list of tables stands for.
+    """Return the layers that a list of tables describes.
 
     Raises:
-        PagesimError: it is no such list, or stands for too many.
+        PagesimError: it is not such a list, or describes too many layers.
     """
     if not isinstance(entries, list) or depth > DEEPEST:
         wanted = f"at most {DEEPEST} lists deep" if isinstance(entries, list) else "a list of tables"
@@ -159,10 +159,10 @@ def _layers(entries: Any, where: str, depth: int) -> list[Layer]:
 
 
 def _weighed(spec: ModelSpec, value: Any, where: str) -> ModelSpec:
-    """Return a model in the weight dtype of a name, or in those of a table by group of layers.
+    """Return a model with a named weight dtype, or with those of a table by group of layers.
 
     Raises:
-        PagesimError: it is something else, or a name is unknown.
+        PagesimError: the value is neither, or a name is unknown.
     """
     if isinstance(value, str):
         return spec.with_weights(value)
@@ -176,10 +176,10 @@ def _weighed(spec: ModelSpec, value: Any, where: str) -> ModelSpec:
 
 
 def _made(kind: type[Spec], table: Any, where: str) -> Spec:
-    """Return an object of a dataclass with the fields that a table has.
+    """Return an instance of a dataclass with the fields of a table.
 
     Raises:
-        PagesimError: a key is missing or unknown, or a value is off.
+        PagesimError: a key is missing or unknown, or a value is invalid.
     """
     if not isinstance(table, Mapping):
         raise PagesimError(f"{where} is {brief(table)}; it must be a table")

@@ -1,4 +1,4 @@
-"""Layers: what each layer of a model keeps of the tokens before, as far as the memory for it goes."""
+"""Layers: what each layer of a model keeps in memory for previous tokens."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MOST = 1 << 31
 """A larger size than this is taken for a mistake."""
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one element by its type."""
+"""Bytes per element by dtype."""
 
 KV_SCALE_BYTES = {"int8_per_token_head": 4, "fp8_per_token_head": 4}
-"""KV dtypes of which every key and every value of a head has a scale of its own, and the bytes of that: vLLM
-0.33.0 keeps a float32 behind each of them (``TritonAttentionBackend.customize_spec``)."""
+"""KV dtypes with a scale per key and per value of each head, and that scale's bytes: vLLM 0.33.0 appends a
+float32 to each of them (``TritonAttentionBackend.customize_spec``)."""
 
 NVFP4 = "nvfp4"
-"""The KV dtype of 4 bits an element, of which 16 have a scale of 8."""
+"""The KV dtype with 4 bits per element and an 8-bit scale per 16 elements."""
 
 KV_DTYPE_BYTES = {
     **{name: DTYPE_BYTES[name] for name in ("fp16", "bf16", "fp8")},
     **dict.fromkeys(KV_SCALE_BYTES, 1),
     NVFP4: 1,
 }
-"""Bytes of one cached element by KV dtype, rounded up; `kv_vector_bytes` has those of a key or value."""
+"""Bytes of one cached element by KV dtype, rounded up; see `kv_vector_bytes` for a whole key or value."""
 
 
 def kv_element_bytes(kv_dtype: str) -> int:
@@ -41,7 +41,7 @@ def kv_element_bytes(kv_dtype: str) -> int:
 
 
 def kv_vector_bytes(kv_dtype: str, width: int) -> int:
-    """Return the bytes of one key or value of a head of this width, its scale included where it has one.
+    """Return the bytes of one head's key or value of this width, including its scale if it has one.
 
     Raises:
         PagesimError: an unknown ``kv_dtype``.
@@ -55,7 +55,7 @@ def kv_heads_per_gpu(kv_heads: int, tp: int, whose: str = "a layer") -> int:
     """Return the key and value heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated.
 
     Raises:
-        PagesimError: the heads cannot be dealt out evenly over ``tp`` GPUs.
+        PagesimError: the heads cannot be divided evenly over ``tp`` GPUs.
     """
     if tp < 1 or (kv_heads % tp and tp % kv_heads):
         raise PagesimError(
@@ -66,14 +66,14 @@ def kv_heads_per_gpu(kv_heads: int, tp: int, whose: str = "a layer") -> int:
 
 @dataclass(frozen=True, slots=True)
 class FullLayer:
-    """Attention over all tokens before: keys and values of every token are kept.
+    """Attention over all previous tokens: the keys and values of every token are kept.
 
     Attributes:
-        kv_heads: key and value heads on all GPUs together.
+        kv_heads: key and value heads, over all GPUs.
         head_dim: width of one head.
 
     Raises:
-        PagesimError: of this and any other kind of layer, a size is no positive whole number.
+        PagesimError: a size is not a positive whole number; likewise for every other kind of layer.
     """
 
     kind: ClassVar[str] = "full"
@@ -94,12 +94,12 @@ class FullLayer:
 
 @dataclass(frozen=True, slots=True)
 class WindowLayer(FullLayer):
-    """Attention over the last ``window`` tokens, the token itself included.
+    """Attention over the last ``window`` tokens, including the token itself.
 
     Attributes:
-        token_bytes: bytes of a token where a layout of its own fixes them, whatever the heads; else 0.
-        block_size: tokens of a block where the layer's kernel fixes them; else 0.
-        alignment: bytes of which a page is made a multiple.
+        token_bytes: bytes per token if a special layout fixes them regardless of heads; else 0.
+        block_size: tokens per block if the layer's kernel fixes them; else 0.
+        alignment: bytes to a multiple of which a page is padded.
     """
 
     kind: ClassVar[str] = "window"
@@ -127,14 +127,14 @@ class ChunkLayer(FullLayer):
 
 @dataclass(frozen=True, slots=True)
 class LatentLayer:
-    """Multi-head latent attention over all tokens before: one vector a token, whole on every GPU.
+    """Multi-head latent attention over all previous tokens: one vector per token, whole on every GPU.
 
     Attributes:
-        width: elements of the vector, its rotary part included.
-        token_bytes: bytes of it where a layout of its own fixes them, whatever the type of the cache; else 0.
-        fp8_bytes: bytes of it where a layout of its own fixes them in fp8 alone; else 0.
-        tokens_per_state: tokens of which one vector is kept (DeepSeek V4 makes one of 4 or of 128).
-        alignment: bytes of which a page is made a multiple.
+        width: elements of the vector, including its rotary part.
+        token_bytes: bytes per vector if a special layout fixes them regardless of the KV dtype; else 0.
+        fp8_bytes: bytes per vector if a special layout fixes them for fp8 only; else 0.
+        tokens_per_state: tokens that share one vector (4 or 128 in DeepSeek V4).
+        alignment: bytes to a multiple of which a page is padded.
     """
 
     kind: ClassVar[str] = "latent"
@@ -151,8 +151,8 @@ class LatentLayer:
         """Return the bytes of a vector on each GPU.
 
         Raises:
-            PagesimError: an unknown ``kv_dtype``, or one that scales parts of a vector: in vLLM 0.33.0 no
-                kernel for latent vectors takes it.
+            PagesimError: an unknown ``kv_dtype``, or one with scales for parts of a vector, which no kernel
+                for latent vectors supports in vLLM 0.33.0.
         """
         if kv_dtype in KV_SCALE_BYTES or kv_dtype == NVFP4:
             raise PagesimError(
@@ -165,12 +165,12 @@ class LatentLayer:
 
 @dataclass(frozen=True, slots=True)
 class IndexerLayer:
-    """The indexer of sparse attention: a key of ``token_bytes`` bytes, by which it picks what is read.
+    """The indexer of sparse attention: keys by which it selects the tokens that attention reads.
 
     Attributes:
-        token_bytes: bytes of a key, its scale included.
-        tokens_per_state: tokens of which one key is kept.
-        alignment: bytes of which a page is made a multiple.
+        token_bytes: bytes per key, including its scale.
+        tokens_per_state: tokens that share one key.
+        alignment: bytes to a multiple of which a page is padded.
     """
 
     kind: ClassVar[str] = "indexer"
@@ -182,15 +182,15 @@ class IndexerLayer:
         _check_sizes(self)
 
     def bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
-        """Return the bytes of a key on each GPU, whatever the type of the cache."""
+        """Return the bytes of a key on each GPU, regardless of the KV dtype."""
         return self.token_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RingLayer:
-    """The last ``block_size`` tokens in one block a request, which no other request shares.
+    """A ring buffer of the last ``block_size`` tokens: one block per request, never shared.
 
-    They are those that an indexer has not made one key of yet (GLM-5.3-Flash).
+    It holds the tokens that an indexer has not yet combined into one key (GLM-5.3-Flash).
     """
 
     kind: ClassVar[str] = "ring"
@@ -201,28 +201,28 @@ class RingLayer:
         _check_sizes(self)
 
     def bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
-        """Return the bytes of a token on each GPU, whatever the type of the cache."""
+        """Return the bytes of a token on each GPU, regardless of the KV dtype."""
         return self.token_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StateLayer:
-    """A recurrent layer: a state of one size, however many tokens came before.
+    """A recurrent layer: a state of fixed size, however many tokens came before.
 
-    GPUs share the channels of ``conv`` and the heads of ``state``.
+    The channels of ``conv`` and the heads of ``state`` are divided over GPUs.
 
     Attributes:
         conv: shape of the convolution's state, [tokens, channels].
         state: shape of the recurrent state, [heads or channels, …].
-        conv_dtype, state_dtype: types of their elements.
-        checkpoint: where the kernels can leave a state behind within a prompt: at every multiple of so many
-            tokens; None where they cannot.
-        always: whether they can even beside layers that cannot (Mamba-2 in vLLM).
-        whole: of the channels of ``conv``, those that every GPU keeps: of Mamba-2 with a single group, its
-            2 · state channels, which the heads of all GPUs read.
-        kernel_chunk: tokens that a kernel of SGLang's computes at once, at multiples of which it can leave a
-            state behind; layers that differ in it alone keep the same.
-        named_dtype: type of ``state`` that SGLang takes, the config's ``mamba_ssm_dtype``; empty without one.
+        conv_dtype, state_dtype: dtypes of their elements.
+        checkpoint: tokens at whose multiples the kernels can save a state within a prompt; None if they
+            cannot.
+        always: whether they can do so even in a model with layers that cannot (Mamba-2 in vLLM).
+        whole: channels of ``conv`` that every GPU keeps: the 2 · state channels of Mamba-2 with a single
+            group, which the heads of all GPUs read.
+        kernel_chunk: tokens that SGLang's kernel computes at once, at whose multiples it can save a state;
+            layers that differ only in this are equal.
+        named_dtype: dtype of ``state`` in SGLang, the config's ``mamba_ssm_dtype``; empty if not given.
     """
 
     kind: ClassVar[str] = "state"
@@ -260,21 +260,21 @@ class StateLayer:
             )
 
     def speculating(self, drafts: int) -> StateLayer:
-        """Return the layer where so many drafts are verified: a row more of the convolution for each.
+        """Return the layer for verifying ``drafts`` draft tokens: one more row of ``conv`` for each.
 
-        Mamba-1's code keeps none of them (vLLM 0.33.0, ``MambaStateShapeCalculator``).
+        Mamba-1's code adds no rows (vLLM 0.33.0, ``MambaStateShapeCalculator``).
         """
         tokens, channels = self.conv
         if channels:
             return replace(self, conv=(tokens + drafts, channels)) if len(self.state) == 3 else self
-        # Of a convolution alone the state has its rows.
+        # Without a separate conv state, the rows are in ``state``.
         return self if len(self.state) == 3 else replace(self, state=(self.state[0], self.state[1] + drafts))
 
     def state_bytes(self, tp: int = 1) -> int:
-        """Return the bytes of both on each of ``tp`` GPUs.
+        """Return the bytes of both states on each of ``tp`` GPUs.
 
         Raises:
-            PagesimError: the channels or the heads cannot be dealt out evenly over ``tp`` GPUs.
+            PagesimError: the channels or the heads cannot be divided evenly over ``tp`` GPUs.
         """
         tokens, channels = self.conv
         heads, *each = self.state
@@ -288,13 +288,13 @@ class StateLayer:
 
 
 AttentionLayer = FullLayer | WindowLayer | ChunkLayer | LatentLayer | IndexerLayer | RingLayer
-"""A layer that keeps something of every token, or of the last ones."""
+"""A layer that keeps data for every token, or for the last ones."""
 
 Layer = AttentionLayer | StateLayer
 
 
 def kept_per_token(layer: AttentionLayer, kv_dtype: str = "fp16", tp: int = 1) -> int:
-    """Return the bytes that a layer keeps of a token on each of ``tp`` GPUs, on average, rounded up.
+    """Return the mean bytes per token that a layer keeps on each of ``tp`` GPUs, rounded up.
 
     Raises:
         PagesimError: as for the layer's ``bytes_per_token``.
@@ -304,7 +304,7 @@ def kept_per_token(layer: AttentionLayer, kv_dtype: str = "fp16", tp: int = 1) -
 
 
 def page_bytes(layer: AttentionLayer, tokens: int, kv_dtype: str = "fp16", tp: int = 1) -> int:
-    """Return the bytes that a layer fills of a block of so many tokens on each of ``tp`` GPUs.
+    """Return the bytes that a block of ``tokens`` tokens needs for a layer on each of ``tp`` GPUs.
 
     Raises:
         PagesimError: as for the layer's ``bytes_per_token``.
@@ -318,7 +318,7 @@ def page_bytes(layer: AttentionLayer, tokens: int, kv_dtype: str = "fp16", tp: i
 
 
 def _check_sizes(layer: Layer) -> None:
-    """Refuse a size that is no whole number from 1, or from 0 where that says that there is none."""
+    """Refuse a size that is not a whole number of at least 1, or 0 where that is the default."""
     for f in fields(layer):
         if f.type == "int":
             _check_size(layer, f.name, getattr(layer, f.name), 0 if f.default == 0 else 1)

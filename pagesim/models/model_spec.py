@@ -1,4 +1,4 @@
-"""ModelSpec: a decoder-only transformer's shape, and the bytes and operations that follow from it."""
+"""ModelSpec: a decoder-only transformer's shape, and the bytes and operations derived from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pagesim.models.recurrent import Recurrence
 from pagesim.models.weights import ALL_BF16, BF16, REST_BYTES, Compute, Weights, usual_weights
 
 MOST_PARTS = 65_536
-"""Likewise more layers, heads or experts than this."""
+"""More layers, heads or experts than this are taken for a mistake, as are sizes above `MOST`."""
 
 _SIZES = ("window", "chunk")
 _MAY_BE_0 = (
@@ -35,7 +35,7 @@ _MAY_BE_0 = (
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
     *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim", "norms_per_layer"),
 )
-_OF_WEIGHTS = ("hidden", "ffn", "vocab")  # all 0 where only what a model keeps is known
+_OF_WEIGHTS = ("hidden", "ffn", "vocab")  # all 0 if only the model's cache layers are known
 _PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
 
 
@@ -44,65 +44,65 @@ class ModelSpec:
     """A decoder-only transformer.
 
     Args:
-        name: what users call it.
+        name: the model's name in pagesim.
         layers: transformer layers.
         hidden: width of the residual stream.
         ffn: inner width of the (dense) MLP.
         heads: query heads.
         kv_heads: key and value heads; under MLA this is the number of heads.
         head_dim: width of one head; under MLA that of one value head.
-        vocab: rows of the token table, padding rows included.
-        max_model_len: the longest sequence it was made for, in tokens.
-        source: where these numbers stand, in one line.
-        gated: the MLP has a gate (SwiGLU: three matrices) rather than two matrices.
-        layer_norm: norms have weight and bias (LayerNorm) rather than a weight alone (RMSNorm).
+        vocab: rows of the token embedding table, including padding rows.
+        max_model_len: the longest sequence the model was made for, in tokens.
+        source: where these numbers come from, in one line.
+        gated: whether the MLP has a gate (SwiGLU: three matrices) rather than two matrices.
+        layer_norm: whether norms have weight and bias (LayerNorm) rather than a weight alone (RMSNorm).
         norms_per_layer: norms of width ``hidden`` in a layer.
-        final_norm: a norm follows the last layer.
-        qkv_bias: biases on the query, key and value projections.
-        out_bias: a bias on attention's output projection.
-        mlp_bias: biases in the MLP.
-        qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        final_norm: whether a norm follows the last layer.
+        qkv_bias: whether the query, key and value projections have biases.
+        out_bias: whether attention's output projection has a bias.
+        mlp_bias: whether the MLP has biases.
+        qk_norm: whether there is a norm of width ``head_dim`` on queries and one on keys.
         wide_qk_norm: likewise, but over all heads together.
-        split_qk_norm: GPUs divide its weights; else each has them whole.
-        output_gate: the query projection gives a gate for attention's output, too.
-        sinks: a learned weight a head for attending to nothing.
-        position_rows: rows of a learned position table, 0 without one.
-        embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
-        tied: the token table serves as the LM head too.
+        split_qk_norm: whether the weights of that norm are divided over GPUs; else each GPU has all of them.
+        output_gate: whether the query projection also computes a gate for attention's output.
+        sinks: whether each head has an attention sink, a learned weight for attending to nothing.
+        position_rows: rows of a learned position table; 0 without one.
+        embedding: width of the token table; 0 if it is ``hidden``, otherwise it is projected in and out.
+        tied: whether the token table also serves as the LM head.
         weights: dtypes of the linear layers, as served.
         mla: latent attention, or None.
         moe: mixture of experts, or None.
-        recurrence: what the recurrent layers hold, or None.
-        mlp_layers: layers that have an MLP or experts; 0 where all have.
-        cached: what each layer keeps of the tokens before, in order, an indexer being one more; empty where
-            all ``layers`` are full attention, or latent attention under MLA.
-        base: the model of which it is a quantized release, by name.
-        unverified: the release's ``config.json`` was not seen, nor a copy of it.
-        approximate: the family is not known here; parameters are counted as if it were LLaMA.
-        act_numbers: learned numbers of an MLP's activation function.
-        tower: parameters of a tower for images that tensor parallelism divides.
-        tower_whole: those of it that every GPU keeps.
-        encoder: what that tower takes in; None where it is not known.
-        tower_heads: where GPUs do not divide so many evenly, each keeps all of it; 0 where they need not.
-        left_out: parts beside the language model that are not counted, such as "audio tower".
-        unread: keys of its config that may change its weights and are not read.
-        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
-        fp8_on_sm10x: vLLM keeps its latent vectors in fp8 on Blackwell GPUs for servers unless told otherwise
-            (GLM-5).
-        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
-        attending: the layers that attend, from 0; empty where they are the first ones.
-        recurring: likewise those that keep a state.
-        plain, sparse: likewise those with a plain MLP and with experts, of a model with experts; empty where
-            the former are the first ones.
-        ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
-        extras: tensors that no other number here tells of.
-        own_attention: those of attention are all among them.
-        expert_division: of the experts over GPUs, where it is another one than that of all else.
-        mtp: what each of its MTP modules keeps of the tokens before, where that is no layer of full attention
-            like its own; empty where they read the model's own KV.
+        recurrence: shape of the recurrent layers, or None.
+        mlp_layers: layers that have an MLP or experts; 0 if all do.
+        cached: what each layer keeps for previous tokens, in order; an indexer is an entry of its own. Empty
+            if all ``layers`` are full attention, or latent attention under MLA.
+        base: name of the model of which this is a quantized release.
+        unverified: whether neither the release's ``config.json`` nor a copy of it was seen.
+        approximate: whether the family is unknown here, so that parameters are counted as for LLaMA.
+        act_numbers: learned parameters of an MLP's activation function.
+        tower: parameters of the vision tower that tensor parallelism divides.
+        tower_whole: parameters of the vision tower that every GPU keeps.
+        encoder: the vision tower's input sizes; None if they are not known.
+        tower_heads: heads that tp must divide, else each GPU keeps the whole tower; 0 if tp need not.
+        left_out: parts other than the language model that are not counted, such as "audio tower".
+        unread: config keys that may change the weights and are not read.
+        kv_dtype: KV cache dtype if the checkpoint specifies one: fp8 or nvfp4; else '', for 16 bits.
+        fp8_on_sm10x: whether vLLM keeps the latent vectors in fp8 on Blackwell server GPUs unless told
+            otherwise (GLM-5).
+        image_prefixes: whether the tokens of an image attend to one another in both directions (Gemma 3).
+        attending: indices of the layers that attend, from 0; empty if they are the first ones.
+        recurring: likewise for the layers that keep a state.
+        plain, sparse: likewise for the layers with a plain MLP and with experts, in a model with experts;
+            empty if the layers with a plain MLP come first.
+        ffns: inner width of each layer's plain MLP if they differ; 0 for a layer without one.
+        extras: tensors that the other fields do not describe.
+        own_attention: whether ``extras`` contains all tensors of attention.
+        expert_division: how experts are divided over GPUs, if not like everything else.
+        mtp: what the MTP modules keep for previous tokens, if not full attention like the model's own; empty
+            if they read the model's own KV cache.
 
-    ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
-    nor a roofline, and serves where the blocks or the bytes of the cache are given.
+    ``hidden``, ``ffn`` and ``vocab`` are 0 if only ``cached`` is known. Such a model has neither weights nor
+    a roofline, and can be served only where the blocks or bytes of the cache are given.
 
     Raises:
         PagesimError: a size is not a positive whole number, or heads are not a multiple of kv_heads.
@@ -186,12 +186,12 @@ class ModelSpec:
 
     @property
     def shape_name(self) -> str:
-        """Whose shape it has: its ``base`` if there is one."""
+        """Name of the model that has this shape: ``base`` if there is one."""
         return self.base or self.name
 
     @property
     def has_weights(self) -> bool:
-        """Whether more is known of it than what it keeps of the tokens before."""
+        """Whether the weights are known, not only what the layers cache."""
         return bool(self.hidden or self.ffn or self.vocab)
 
     def _check(self, part: ModelSpec | LatentAttention | MixtureOfExperts | Recurrence) -> None:
@@ -202,7 +202,7 @@ class ModelSpec:
             value = getattr(part, f.name)
             least = 0 if f.name in may_be_0 else 1
             most = MOST_PARTS if f.name in _PARTS else MOST
-            most *= 512 if f.name in ("tower", "tower_whole") else 1  # all parameters of one
+            most *= 512 if f.name in ("tower", "tower_whole") else 1  # counts of parameters
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
@@ -211,7 +211,7 @@ class ModelSpec:
 
     @property
     def cache_layers(self) -> tuple[Layer, ...]:
-        """What each layer keeps of the tokens before, in order."""
+        """What each layer keeps for previous tokens, in order."""
         if self.cached:
             return self.cached
         if self.mla:
@@ -220,28 +220,28 @@ class ModelSpec:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether all layers keep every token, and all of them alike."""
+        """Whether all layers keep every token, and are of one kind and size."""
         first, *others = dict.fromkeys(self.cache_layers)
         return not others and first.kind in ("full", "latent")
 
     @property
     def is_plain(self) -> bool:
-        """Whether all layers are full attention, and all of them alike."""
+        """Whether all layers are full attention of the same shape."""
         return self.keeps_all and self.cache_layers[0].kind == "full"
 
     @property
     def attention_layers(self) -> int:
-        """Layers that attend, to whatever they keep."""
+        """Number of attention layers, of any kind."""
         return sum(isinstance(layer, FullLayer | LatentLayer) for layer in self.cache_layers)
 
     @property
     def state_layers(self) -> int:
-        """Layers that keep a recurrent state; one that also attends counts in both."""
+        """Number of layers that keep a recurrent state; a layer that also attends counts as both."""
         return sum(isinstance(layer, StateLayer) for layer in self.cache_layers)
 
     @property
     def layers_in_words(self) -> str:
-        """How many layers keep what, as in "10 full, 52 window 1024"; what is an MLP alone is not named."""
+        """Number of layers of each kind, as in "10 full, 52 window 1024"; MLP-only layers are not named."""
 
         def first(kind: tuple[str, int]) -> tuple[bool, str]:
             return not kind[0].startswith(("full", "latent")), kind[0]
@@ -254,7 +254,7 @@ class ModelSpec:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user of this model should know of its numbers, a sentence each."""
+        """Caveats about this model's numbers for its users, one sentence each."""
         return notes(self)
 
     @property
@@ -273,19 +273,19 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Parameters, a tied LM head counted once (formula: ``pagesim.models.parameters``).
+        """Number of parameters, with a tied LM head counted once (see ``pagesim.models.parameters``).
 
-        Whether they are exact says ``weights_are``.
+        ``weights_are`` tells whether it is exact.
         """
         return sum(count(self).values())
 
     @property
     def active_parameters(self) -> int:
-        """Parameters of which one token makes use: only the experts that it visits."""
+        """Number of parameters that one token uses: of the experts, only those that it visits."""
         return sum(count(self, active=True).values())
 
     def with_weights(self, name: str) -> ModelSpec:
-        """Return this model in a weight dtype, as checkpoints in it are usually released (`usual_weights`).
+        """Return this model in a weight dtype, as such checkpoints are usually released (`usual_weights`).
 
         Raises:
             PagesimError: there is no such weight dtype.
@@ -295,7 +295,7 @@ class ModelSpec:
 
     @property
     def weights_in_words(self) -> str:
-        """The dtypes of its weights but the LM head's, such as ``bf16, experts mxfp4``; fp16 is ``bf16``."""
+        """Weight dtypes except the LM head's, such as ``bf16, experts mxfp4``; fp16 is shown as bf16."""
         if not self.has_weights:
             return BF16.name
         groups = (group for group, number in count(self).items() if number and group != "head")
@@ -306,15 +306,15 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights, once."""
+        """Bytes of all weights, without replicas."""
         return self.weight_bytes_per_gpu(1)
 
     def weight_bytes_per_gpu(self, tp: int) -> int:
-        """Bytes of weights on the fullest GPU of ``tp`` (see `Tensor.shape` for what is divided)."""
+        """Return the weight bytes on the fullest of ``tp`` GPUs (`Tensor.shape` tells what is divided)."""
         return sum(self.weight_bytes_by_group(tp).values())
 
     def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
-        """Bytes of weights on the fullest GPU by group: the fields of ``Weights``, and ``rest``."""
+        """Return the weight bytes on the fullest GPU by group: the fields of ``Weights``, and ``rest``."""
         self.kv_heads_per_gpu(tp)
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
@@ -323,7 +323,7 @@ class ModelSpec:
         return {group: round(size) for group, size in found.items()}
 
     def bytes_on_gpu(self, tensor: Tensor, tp: int) -> float:
-        """Return the bytes of one of its tensors, in all its layers, on the fullest GPU of ``tp``."""
+        """Return the bytes of one tensor, summed over its layers, on the fullest of ``tp`` GPUs."""
         if tensor.copies == 1:
             division, shards = self.expert_division, tp
             if division is not None:
@@ -335,7 +335,7 @@ class ModelSpec:
         return self.weights.bytes(tensor, shards) * held / tensor.copies
 
     def expert_shares(self, tp: int) -> tuple[int, int]:
-        """Return how many GPUs divide a routed expert, and the experts on the fullest; 1 and 0 of none."""
+        """Return over how many GPUs an expert is divided, and the experts on the fullest; else 1 and 0."""
         if self.moe is None:
             return 1, 0
         if self.expert_division is None:
@@ -343,14 +343,14 @@ class ModelSpec:
         return self.expert_division.shares(self.moe.experts, tp)
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
-        """Return the bytes of routed experts' weights on the fullest GPU of ``tp``."""
+        """Return the weight bytes of routed experts on the fullest of ``tp`` GPUs."""
         return self.weight_bytes_by_group(tp).get("experts", 0)
 
     def kv_heads_per_gpu(self, tp: int) -> int:
-        """Key and value heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated, as in vLLM.
+        """Return the KV heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated, as in vLLM.
 
         Raises:
-            PagesimError: the heads cannot be dealt out evenly over ``tp`` GPUs.
+            PagesimError: the heads cannot be divided evenly over ``tp`` GPUs.
         """
         if tp < 1 or self.heads % tp:
             allowed = ", ".join(str(d) for d in range(1, self.heads + 1) if self.heads % d == 0)
@@ -361,10 +361,10 @@ class ModelSpec:
         return kv_heads_per_gpu(self.kv_heads, tp, self.name)
 
     def kv_bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
-        """Bytes of cache that one token takes on each of ``tp`` GPUs, all layers, keys and values.
+        """Return the KV cache bytes of one token on each of ``tp`` GPUs: keys and values of all layers.
 
-        MLA keeps one latent vector of kv_lora_rank + qk_rope_head_dim for all heads; every GPU has it whole.
-        Layers with a window or chunks count while they hold on to the token, those with a state do not.
+        MLA keeps one latent vector of kv_lora_rank + qk_rope_head_dim for all heads, whole on every GPU.
+        Layers with a window or chunks count as long as they keep the token; recurrent layers do not count.
 
         Raises:
             PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
@@ -376,15 +376,15 @@ class ModelSpec:
 
     @property
     def linear_flops_per_token(self) -> int:
-        """Operations of all matrix products with weights for one token, the LM head's included.
+        """Operations of all matrix products with weights for one token, including the LM head's.
 
-        Two per active parameter; the tables that are looked up rather than multiplied do not count.
+        Two per active parameter; tables that are looked up rather than multiplied do not count.
         """
         return sum(self.flops_by_compute.values()) + self.lm_head_flops_per_token
 
     @property
     def flops_by_compute(self) -> dict[Compute, int]:
-        """Operations of one token's matrix products, without the LM head's, by the factors' type."""
+        """Operations of one token's matrix products without the LM head's, by compute type."""
         found: dict[Compute, int] = {"fp16": 0}
         for tensor in tensors(self):
             dtype = self.weights.of(tensor.group)
@@ -395,13 +395,13 @@ class ModelSpec:
 
     @property
     def expert_flops_per_token(self) -> int:
-        """Of these those of experts that are not shared."""
+        """The part of these operations that routed experts account for."""
         experts = (tensor for tensor in tensors(self) if tensor.group == "experts")
         return 2 * sum(tensor.numbers(active=True) for tensor in experts)
 
     @property
     def layer_weight_bytes(self) -> int:
-        """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
+        """Bytes of weights read in every iteration: without tables, routed experts and the LM head."""
         return round(
             sum(
                 self.weights.bytes(tensor)
@@ -412,26 +412,26 @@ class ModelSpec:
 
     @property
     def lm_head_compute(self) -> Compute:
-        """What the factors of the LM head's products are in."""
+        """Compute type of the LM head's products."""
         return "fp16" if self.tied else self.weights.head.compute
 
     @property
     def lm_head_bytes(self) -> int:
-        """Bytes of the LM head, also where it is the token table."""
+        """Bytes of the LM head, even if it is the token table."""
         parameters = self.vocab * (self.embedding or self.hidden)
         return ceil(parameters * (REST_BYTES if self.tied else self.weights.head.bits / 8))
 
     @property
     def lm_head_flops_per_token(self) -> int:
-        """The LM head's part of ``linear_flops_per_token``, which only tokens that are sampled from need."""
+        """The LM head's part of ``linear_flops_per_token``, needed only for positions that are sampled."""
         return 2 * self.vocab * (self.embedding or self.hidden)
 
     @property
     def attention_flops_per_pair(self) -> int:
-        """Operations for one query token against one key token in decoding: QK and PV, all layers and heads.
+        """Operations per pair of query and key token in decoding: QK and PV, all layers and heads.
 
-        Layers with a window or chunks count as if they attended to the key token, those with a state do not.
-        MLA decodes in its absorbed form: the latent vector is key (with its rotary part) and value at once.
+        Layers with a window or chunks count as if they attended to the key token; recurrent layers do not.
+        MLA decodes in its absorbed form: the latent vector is both key (with its rotary part) and value.
         """
         if self.mla:
             width = 2 * self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
@@ -440,7 +440,7 @@ class ModelSpec:
 
     @property
     def prefill_attention_flops_per_pair(self) -> int:
-        """The same in a prefill; it differs under MLA alone, which expands keys and values there."""
+        """The same for prefill; it differs only under MLA, which expands keys and values there."""
         if self.mla:
             widths = self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim + self.mla.v_head_dim
             return 2 * self.attention_layers * self.heads * widths

@@ -1,4 +1,4 @@
-"""What tensor and pipeline parallelism send between GPUs, and what each stage of a pipeline has."""
+"""What tensor and pipeline parallelism send between GPUs, and what each pipeline stage holds."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ ALL_REDUCES_PER_LAYER = 2
 
 
 def all_reduce_bytes_per_token(model: ModelSpec, tp: int) -> float:
-    """Bytes that each GPU sends (and receives) per token in one all-reduce.
+    """Return the bytes that each GPU sends (and receives) per token in one all-reduce.
 
-    They are 2·(tp − 1)/tp · hidden · 2 bytes: a ring sends every element that often, once while reducing
-    and once while gathering. With one GPU it is 0.
+    This is 2·(tp − 1)/tp · hidden · 2 bytes: in a ring, (tp − 1)/tp of the elements are sent while reducing
+    and again while gathering. With one GPU it is 0.
     A layer has ``ALL_REDUCES_PER_LAYER``.
 
     Args:
-        model: whose hidden size it is.
-        tp: tensor parallel degree.
+        model: model whose hidden size counts.
+        tp: tensor-parallel degree.
     """
     return 2 * (tp - 1) / tp * model.hidden * 2
 
 
 def hand_over_bytes_per_token(model: ModelSpec, tp: int) -> float:
-    """Bytes that each GPU of a stage sends per token to the next stage: hidden states and the residual.
+    """Return the bytes per token that each GPU sends to the next stage: hidden states and the residual.
 
-    The GPUs of a stage hold the same, so each sends 1/tp of it.
+    The GPUs of a stage hold the same data, so each sends 1/tp of it.
 
     Source: vLLM 0.33.0, ``send_tensor_dict`` in distributed/parallel_state.py.
 
     Args:
-        model: whose hidden size it is.
-        tp: tensor parallel degree.
+        model: model whose hidden size counts.
+        tp: tensor-parallel degree.
     """
     return 2 * model.hidden * 2 / tp
 
 
 def stages_of(model: ModelSpec, number: int) -> tuple[range, ...]:
-    """Return the layers of each stage of a pipeline, from 0.
+    """Return the layers of each pipeline stage, from 0.
 
-    Layers that are left over go to the stages before the last, the latest first: the last has the head, too.
+    Remainder layers go to the stages before the last one, from the back: the last stage also has the head.
 
     Source: vLLM 0.33.0, ``get_pp_indices`` in distributed/utils.py.
 
     Args:
-        model: whose layers they are.
-        number: of stages.
+        model: model to divide.
+        number: number of stages.
 
     Raises:
         PagesimError: there are fewer layers than stages.
@@ -69,18 +69,18 @@ def stages_of(model: ModelSpec, number: int) -> tuple[range, ...]:
 
 
 def cached_by_stage(model: ModelSpec, stages: Sequence[range]) -> tuple[frozenset[int], ...]:
-    """Return which of ``cache_layers`` each stage of a pipeline has, by their places.
+    """Return the indices of the ``cache_layers`` in each pipeline stage.
 
     Args:
-        model: whose they are.
-        stages: the layers of each.
+        model: model that is divided.
+        stages: layers of each stage.
 
     Raises:
-        PagesimError: it is not known which of them belong to which layer.
+        PagesimError: it is not known which cache layers belong to which transformer layer.
     """
     if len(stages) == 1:
         return (frozenset(range(len(model.cache_layers))),)
-    beside = IndexerLayer | RingLayer  # to the layer before them in the list
+    beside = IndexerLayer | RingLayer  # belong to the layer before them in the list
     own = sum(not isinstance(each, beside) for each in model.cache_layers)
     attending, recurring = iter(model.attending), iter(model.recurring)
     in_order = (place // max(1, own // model.layers) for place in range(own))
@@ -103,15 +103,15 @@ def cached_by_stage(model: ModelSpec, stages: Sequence[range]) -> tuple[frozense
 
 
 def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
-    """Return the bytes of weights on each GPU of a stage of a pipeline.
+    """Return the bytes of weights on each GPU of a pipeline stage.
 
-    The first stage has the token table and a tower for images, the last one the norm and the head behind the
-    layers, and the token table where that is the head.
+    The first stage has the token table and any vision tower. The last one has the final norm and the LM head,
+    which is a copy of the token table if they are tied.
 
     Args:
-        model: whose weights they are.
-        tp: GPUs over which the stage's are divided.
-        layers: of the stage.
+        model: model that is divided.
+        tp: tensor-parallel degree within the stage.
+        layers: layers of the stage.
     """
     if len(layers) == model.layers:
         return model.weight_bytes_per_gpu(tp)
@@ -125,7 +125,7 @@ def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
             is_here |= model.tied and is_last and tensor.name == "embed_tokens"
             found += model.bytes_on_gpu(tensor, tp) if is_here else 0
         else:
-            # Layers behind the last one, that predict further tokens, are the last stage's.
+            # Layers after the last one, which predict further tokens, belong to the last stage.
             own = [each for each in tensor.layers if each in layers or (is_last and each >= layers.stop)]
             found += model.bytes_on_gpu(tensor._replace(layers=own), tp)
     attending = model.attending or range(model.attention_layers)
@@ -134,9 +134,9 @@ def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
 
 
 def weights_read(model: ModelSpec, tp: int) -> tuple[float, float]:
-    """Return the bytes that each of ``tp`` GPUs reads in an iteration: of layers, and of the LM head.
+    """Return the weight bytes each of ``tp`` GPUs reads per iteration: of the layers and of the LM head.
 
-    Routed experts are left out. What ranks divide over all GPUs (`ExpertDivision`) is less on each.
+    Routed experts are left out. Weights divided over the GPUs of all ranks (`ExpertDivision`) count less.
     """
     layers, head = model.layer_weight_bytes / tp, model.lm_head_bytes / tp
     if model.expert_division is None:

@@ -1,6 +1,6 @@
-"""The tensors of a model: its parameters, and what each GPU has of them under tensor parallelism.
+"""The tensors of a model: its parameters, and each GPU's part of them under tensor parallelism.
 
-Shapes and what is divided are those of vLLM 0.33.0's model classes (vllm/model_executor/models).
+Shapes and partitioning are those of vLLM 0.33.0's model classes (vllm/model_executor/models).
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     from pagesim.models.parts import LatentAttention, MixtureOfExperts
 
 REST = "rest"
-"""The group of what is never quantized: tables, norms, biases, routers."""
+"""Group of tensors that are never quantized: tables, norms, biases, routers."""
 
 TOWER = "tower"
-"""The group of a tower for images, which no token of text makes use of."""
+"""Group of a vision tower's tensors, which text tokens do not use."""
 
 ALL = 1 << 16
-"""Shards of a tensor that any number of GPUs divide."""
+"""Value of ``shards`` for a tensor that can be divided over any number of GPUs."""
 
 NOWHERE = (-1,)
-"""The layers of a tensor that is in none, and there once."""
+"""Value of ``layers`` for a tensor that exists once, outside any layer."""
 
 TABLES = ("embed_tokens", "embed_tokens_per_layer", "positions", "tid2eid")
-"""Tensors of which a token's row is looked up and nothing is multiplied."""
+"""Tensors in which a token's row is only looked up, without a multiplication."""
 
 VOCAB_STEP = 64
-"""Rows of which vLLM makes a token table and an LM head a multiple."""
+"""vLLM pads the rows of the token table and the LM head to a multiple of this."""
 
 
 class Tensor(NamedTuple):
     """Weights of one shape, in one or several layers.
 
     Attributes:
-        group: of `weights.GROUPS`, `REST` or `TOWER`.
-        name: what checkpoints call it, or what it is.
-        rows: numbers that it gives, of all GPUs together.
-        columns: numbers that it takes; 1 of a vector.
-        layers: that have one, from 0.
-        shards: GPUs that divide it at most; others have a shard as well. 1 where every GPU has it whole.
-        by_columns: it is divided by what it takes.
-        copies: in each layer (experts).
-        used: of these by one token.
-        wide: its numbers have 32 bits.
-        step: of which the rows are made a multiple on all GPUs together.
-        own_step: likewise on each.
-        heads: that GPUs must divide evenly; else each has it whole.
-        scales: matrices that are one here, each with scales of its own where it is quantized.
-        modules: of the engine's linear layers that begin with it; 0 where it is a part of the one before.
-        counted: parameters that each number stands for: none of a learned scale, 8 of a word of 32 bits in a
-            table, as the reference that was counted with vLLM's classes has it.
+        group: one of `weights.GROUPS`, `REST` or `TOWER`.
+        name: its name in checkpoints, or a description.
+        rows: output size, over all GPUs.
+        columns: input size; 1 for a vector.
+        layers: indices of the layers that have it, from 0.
+        shards: most GPUs over which it is divided; further GPUs hold replicas. 1 if each GPU holds it whole.
+        by_columns: whether it is divided along its input rather than its output.
+        copies: copies in each layer (experts).
+        used: copies that one token uses.
+        wide: whether its elements have 32 bits.
+        step: the rows of all GPUs together are padded to a multiple of this.
+        own_step: the rows of each GPU are padded to a multiple of this.
+        heads: heads that tp must divide for it to be divided; else each GPU holds it whole.
+        scales: matrices fused into it, each with scales of its own if quantized.
+        modules: linear layers of the engine that begin with it; 0 if it continues the previous tensor's.
+        counted: parameters per element: 0 for a learned scale, 8 for a 32-bit word of a table, as in the
+            reference counted with vLLM's classes.
     """
 
     group: str
@@ -75,7 +75,7 @@ class Tensor(NamedTuple):
     counted: int = 1
 
     def numbers(self, *, active: bool = False) -> int:
-        """Return its parameters in all layers, or those of them that one token makes use of."""
+        """Return its number of parameters in all layers, or of those that one token uses."""
         numbers = self.rows * self.columns * (self.used if active else self.copies)
         return numbers * len(self.layers) * self.counted
 
@@ -92,13 +92,13 @@ def _up(size: int, step: int) -> int:
 
 
 class Shares(NamedTuple):
-    """Parameters of a vision tower: those that tensor parallelism divides, and those that every GPU has."""
+    """Parameters of a vision tower: those that tensor parallelism divides, and those on every GPU."""
 
     split: int = 0
     whole: int = 0
 
     def times(self, layers: int) -> Shares:
-        """Return those of so many layers."""
+        """Return the parameters of this many such layers."""
         return Shares(*(layers * each for each in self))
 
 
@@ -111,19 +111,19 @@ def vector(
     wide: bool = False,
     counted: int = 1,
 ) -> Tensor:
-    """Return a bias, a norm or the like, which is never quantized."""
+    """Return the tensor of a bias, a norm or the like, which is never quantized."""
     return Tensor(REST, name, size, layers=layers, shards=shards, wide=wide, counted=counted)
 
 
 def count(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
-    """Count a model's parameters by group; whether they are exact says `ModelSpec.weights_are`.
+    """Count a model's parameters by group; `ModelSpec.weights_are` tells whether they are exact.
 
     Args:
         spec: the model.
-        active: count only the experts that a token visits.
+        active: whether to count only the experts that a token visits.
 
     Raises:
-        PagesimError: only what the model keeps is known.
+        PagesimError: the model's weights are not known, only what its layers cache.
     """
     found = {REST: 0, "head": 0}
     for tensor in tensors(spec):
@@ -132,10 +132,10 @@ def count(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
 
 
 def tensors(spec: ModelSpec) -> list[Tensor]:
-    """Return the tensors of a model, those of a tower among them.
+    """Return the tensors of a model, including those of a vision tower.
 
     Raises:
-        PagesimError: only what the model keeps is known.
+        PagesimError: the model's weights are not known, only what its layers cache.
     """
     if not spec.has_weights:
         raise PagesimError(
@@ -171,15 +171,15 @@ def tensors(spec: ModelSpec) -> list[Tensor]:
 def projections(
     hidden: int, heads: int, kv_heads: int, widths: tuple[int, int], at: Sequence[int], gated: int = 1
 ) -> list[Tensor]:
-    """Return the projections to queries, keys and values, and that of what attention gives.
+    """Return the query, key, value and output projections of attention.
 
     Args:
         hidden: width of the residual stream.
-        heads: of queries.
-        kv_heads: of keys and values.
-        widths: of a key and of a value.
+        heads: query heads.
+        kv_heads: key and value heads.
+        widths: width of a key and of a value.
         at: layers that have them.
-        gated: matrices as large as that to the queries, 2 where one makes a gate beside them.
+        gated: matrices of the query projection's size; 2 if a second one computes a gate.
     """
     keys, values = widths
     return [
@@ -191,7 +191,7 @@ def projections(
 
 
 def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
-    """Attention with a key and a value per head; layers may have heads of their own."""
+    """Return the tensors of attention with a key and value per head; layers may differ in their heads."""
     own = [layer for layer in spec.cache_layers if isinstance(layer, FullLayer)]
     shapes: dict[tuple[int, int], list[int]] = {}
     for place, layer in zip(attending, own, strict=False):
@@ -215,10 +215,10 @@ def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
 
 
 def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> list[Tensor]:
-    """Latent attention: down to the ranks (each with its norm), up to the heads, and out.
+    """Return the tensors of latent attention: down to the ranks (each with its norm), up to the heads, out.
 
-    An indexer, which every GPU has whole, has queries from their rank, a key with a LayerNorm, and a weight a
-    head from the residual stream.
+    An indexer, which every GPU holds whole, computes queries from their latent vector. From the residual
+    stream it computes a key, with a LayerNorm, and one weight per head.
     """
     query = spec.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     up = spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
@@ -242,7 +242,7 @@ def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> 
             Tensor(
                 "attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking
             ),
-            # One layer of the engine's, which it keeps in 16 bits.
+            # The engine fuses these into one layer and keeps it in 16 bits.
             Tensor(
                 REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking
             ),
@@ -252,7 +252,7 @@ def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> 
 
 
 def _picking(spec: ModelSpec, attending: Sequence[int]) -> list[int]:
-    """Return the layers that have an indexer: those whose latent vector one follows, or all."""
+    """Return the layers with an indexer: those whose latent layer one follows in the list, or all."""
     kept = [layer for layer in spec.cached if not isinstance(layer, StateLayer)]
     if not kept:
         return list(attending)
@@ -265,7 +265,7 @@ def _picking(spec: ModelSpec, attending: Sequence[int]) -> list[int]:
 
 
 def _mlps(spec: ModelSpec) -> list[Tensor]:
-    """All MLPs and experts, with biases and routers."""
+    """Return the tensors of all MLPs and experts, including biases and routers."""
     layers = range(spec.mlp_layers or spec.layers)
     dense = min(spec.moe.dense_layers, len(layers)) if spec.moe else len(layers)
     plain, sparse = spec.plain or layers[:dense], spec.sparse or layers[dense:]
@@ -290,7 +290,7 @@ def _mlp(
     copies: int = 1,
     used: int = 1,
 ) -> list[Tensor]:
-    """The matrices of an MLP, or of so many alike."""
+    """Return the matrices of an MLP, or of ``copies`` identical ones."""
     hidden = hidden or spec.hidden
     up = Tensor(group, "up_proj", width, hidden, at, ALL, copies=copies, used=used)
     down = Tensor(group, "down_proj", hidden, width, at, ALL, by_columns=True, copies=copies, used=used)
@@ -298,10 +298,10 @@ def _mlp(
 
 
 def _experts(spec: ModelSpec, moe: MixtureOfExperts, at: Sequence[int]) -> list[Tensor]:
-    """The experts of these layers, those that are shared and the others, and the router.
+    """Return the tensors of these layers' shared and routed experts, and of the router.
 
-    The others take and give ``latent`` numbers where there is such a width, between two projections that
-    every GPU has whole.
+    If there is a ``latent`` width, it is the routed experts' input and output width, between two projections
+    that every GPU holds whole.
     """
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
     count, used = moe.experts, moe.experts_per_token

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (MLA): keys and values are cached as one latent vector a token and layer.
+    """Multi-head latent attention (MLA): one latent vector per token and layer caches keys and values.
 
-    ``q_lora_rank`` is 0 where queries are not compressed, ``index_heads`` and ``index_head_dim`` where no
-    indexer picks the tokens that are read, ``index_topk`` where it is not known how many it picks.
+    ``q_lora_rank`` is 0 if queries are not compressed. ``index_heads`` and ``index_head_dim`` are 0 if no
+    indexer selects the tokens to read, and ``index_topk`` if the number that it selects is not known.
     Source: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3.2.
     """
 
@@ -25,28 +25,28 @@ class LatentAttention:
 
     @property
     def width(self) -> int:
-        """Elements of the latent vector, its rotary part included."""
+        """Elements of the latent vector, including its rotary part."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
-    """MLP layers made of experts, of which a token visits ``experts_per_token`` and every shared one.
+    """MoE layers, in which each token visits ``experts_per_token`` routed experts and all shared ones.
 
     Attributes:
-        experts: a layer.
-        experts_per_token: of these, visited by a token.
+        experts: routed experts per layer.
+        experts_per_token: routed experts that a token visits.
         expert_ffn: inner width of an expert.
-        shared_experts: visited by every token besides.
-        shared_ffn: inner width of all shared experts together, 0 where each is as wide as an expert.
-        shared_gate: a gate weighs what the shared experts give.
+        shared_experts: further experts, visited by every token.
+        shared_ffn: inner width of all shared experts together; 0 if each is as wide as a routed one.
+        shared_gate: whether a gate scales the output of the shared experts.
         dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
-        correction_bias: the router has a bias by which it balances the load.
-        biases: the router and the experts' matrices have biases.
-        latent: width of what experts that are not shared take and give, between two projections; 0 without.
-        wide_router: the router's weights have 32 bits.
-        exact_router: they do where no kernel of the GPU computes in 32 bits with weights of 16.
-        beside: the shared experts are the layer's plain MLP, beside which the others stand (Gemma 4).
+        correction_bias: whether the router has a bias for load balancing.
+        biases: whether the router and the experts' matrices have biases.
+        latent: input and output width of routed experts if they sit between two projections; else 0.
+        wide_router: whether the router's weights have 32 bits.
+        exact_router: likewise on GPUs without a kernel that computes in 32 bits from 16-bit weights.
+        beside: whether the shared experts are the layer's plain MLP, next to the routed ones (Gemma 4).
     """
 
     experts: int
@@ -64,9 +64,9 @@ class MixtureOfExperts:
     beside: bool = False
 
     def touched(self, tokens: int) -> float:
-        """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
+        """Return the expected fraction of a layer's experts that ``tokens`` tokens visit, from 0 to 1.
 
-        It is expected where each token visits ``experts_per_token`` different ones, all sets of them equally
-        likely and independent of the other tokens'. Real routers prefer some, so fewer are visited.
+        Each token is assumed to draw ``experts_per_token`` distinct experts uniformly and independently of
+        the other tokens. Real routers prefer some experts, so fewer are visited.
         """
         return 1 - (1 - self.experts_per_token / self.experts) ** tokens

@@ -1,6 +1,6 @@
-"""Recurrences: what the layers of a hybrid model hold that keep a state and no keys and values.
+"""Recurrences: shapes of a hybrid model's layers that keep a state instead of keys and values.
 
-Shapes are those of transformers' modeling code, states as vLLM lays them out.
+Weight shapes are those of transformers' modeling code; states are laid out as in vLLM.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Mamba1:
     """Mamba (arXiv 2312.00752).
 
     Attributes:
-        inner: channels.
-        state: numbers kept per channel.
+        inner: number of channels.
+        state: state elements per channel.
         conv: width of the convolution, in tokens.
         dt_rank: rank of the time step's projection.
-        conv_bias: the convolution has a bias.
-        proj_bias: the projections in and out have one.
-        norms: time step and both selective vectors are normed (Jamba).
+        conv_bias: whether the convolution has a bias.
+        proj_bias: whether the input and output projections have biases.
+        norms: whether the time step and both selective vectors are normalized (Jamba).
     """
 
     inner: int
@@ -36,11 +36,11 @@ class Mamba1:
     norms: bool = True
 
     def layer(self, state_dtype: str = "bf16") -> StateLayer:
-        """Return what a layer keeps."""
+        """Return the state that a layer keeps."""
         return StateLayer((self.conv - 1, self.inner), (self.inner, self.state), state_dtype=state_dtype)
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
         selective = self.dt_rank + 2 * self.state
         return [
             Tensor("recurrent", "in_proj", 2 * self.inner, hidden, at, ALL, scales=2),
@@ -61,13 +61,13 @@ class Mamba2:
     """Mamba-2 (arXiv 2405.21060).
 
     Attributes:
-        heads, head_dim: of the state; together its channels.
-        groups: of heads that share their selective vectors.
+        heads, head_dim: heads of the state and their width; their product is its channels.
+        groups: groups of heads that share their selective vectors.
         state: width of a selective vector.
         conv: width of the convolution, in tokens.
-        conv_bias: the convolution has a bias.
-        in_bias, out_bias: the projections in and out have one.
-        norm: what leaves the state is normed.
+        conv_bias: whether the convolution has a bias.
+        in_bias, out_bias: whether the input and the output projection have a bias.
+        norm: whether the state's output is normalized.
         chunk: tokens that a kernel computes at once.
     """
 
@@ -93,7 +93,7 @@ class Mamba2:
         return self.inner + 2 * self.groups * self.state
 
     def layer(self, state_dtype: str = "bf16") -> StateLayer:
-        """Return what a layer keeps."""
+        """Return the state that a layer keeps."""
         return StateLayer(
             (self.conv - 1, self.channels),
             (self.heads, self.head_dim, self.state),
@@ -105,8 +105,8 @@ class Mamba2:
         )
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
-        # The selective vectors of a group are those of every GPU that has a head of it.
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
+        # Every GPU with a head of a group holds that group's selective vectors.
         vectors, own = 2 * self.groups * self.state, 2 * self.inner + self.heads
         return [
             Tensor("recurrent", "in_proj", own, hidden, at, ALL, scales=3),
@@ -128,8 +128,8 @@ class GatedDeltaNet:
     """Gated DeltaNet (arXiv 2412.06464), as in Qwen3-Next and Qwen3.5.
 
     Attributes:
-        key_heads, key_dim: of queries and of keys.
-        value_heads, value_dim: of values.
+        key_heads, key_dim: heads of queries and of keys, and their width.
+        value_heads, value_dim: heads of values and their width.
         conv: width of the convolution, in tokens.
     """
 
@@ -145,7 +145,7 @@ class GatedDeltaNet:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     def layer(self, state_dtype: str = "bf16") -> StateLayer:
-        """Return what a layer keeps; FlashInfer's kernels leave a state behind every 64 tokens."""
+        """Return the state that a layer keeps; FlashInfer's kernels can save it every 64 tokens."""
         return StateLayer(
             (self.conv - 1, self.channels),
             (self.value_heads, self.value_dim, self.key_dim),
@@ -154,7 +154,7 @@ class GatedDeltaNet:
         )
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
         values = self.value_heads * self.value_dim
         return [
             Tensor("recurrent", "in_proj", self.channels + values, hidden, at, ALL, scales=4),
@@ -172,11 +172,11 @@ class KimiDelta:
     """Kimi Delta Attention (arXiv 2510.26692), as in Kimi-Linear, Kimi K3, Ling 3 and GLM-5.3-Flash.
 
     Attributes:
-        heads, head_dim: of queries, keys and values alike.
+        heads, head_dim: heads of queries, keys and values alike, and their width.
         conv: width of the convolutions, in tokens.
-        full_gate: the output's gate is one matrix rather than one down to ``head_dim`` and one up.
-        full_decay: likewise the decay's.
-        bounded: the decay has a bound below, as FlashKDA's kernels need it.
+        full_gate: whether the output gate is one matrix rather than one down to ``head_dim`` and one up.
+        full_decay: likewise for the decay.
+        bounded: whether the decay has a lower bound, which FlashKDA's kernels require.
     """
 
     heads: int
@@ -192,7 +192,7 @@ class KimiDelta:
         return self.heads * self.head_dim
 
     def layer(self, state_dtype: str = "fp32") -> StateLayer:
-        """Return what a layer keeps; FlashKDA's kernels leave a state behind every 16 tokens."""
+        """Return the state that a layer keeps; FlashKDA's kernels can save it every 16 tokens."""
         return StateLayer(
             (self.conv - 1, 3 * self.inner),
             (self.heads, self.head_dim, self.head_dim),
@@ -202,13 +202,13 @@ class KimiDelta:
         )
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
         gate, up = ("g_proj", hidden) if self.full_gate else ("g_b_proj", self.head_dim)
         decay, down = ("f_proj", hidden) if self.full_decay else ("f_b_proj", self.head_dim)
         step = 16 if self.full_gate and not self.full_decay else 1
         return [
             Tensor("recurrent", "in_proj", 3 * self.inner, hidden, at, ALL, scales=3),
-            # Kimi K3's, with one matrix for the gate alone, has a multiple of 16 rows on each GPU.
+            # With a full gate but no full decay (Kimi K3), its rows on each GPU are a multiple of 16.
             Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=step),
             Tensor("recurrent", "f_a_proj", 0 if self.full_decay else self.head_dim, hidden, at),
             Tensor("recurrent", decay, self.inner, down, at, ALL),
@@ -224,12 +224,12 @@ class KimiDelta:
 
 @dataclass(frozen=True, slots=True)
 class ShortConv:
-    """A gated convolution over the last tokens (LFM2): its state is that of the convolution alone.
+    """A gated convolution over the last tokens (LFM2); its state is just the convolution's.
 
     Attributes:
-        channels: of the convolution.
-        conv: its width, in tokens.
-        bias: the convolution and the projections have biases.
+        channels: channels of the convolution.
+        conv: width of the convolution, in tokens.
+        bias: whether the convolution and the projections have biases.
     """
 
     channels: int
@@ -237,11 +237,11 @@ class ShortConv:
     bias: bool = False
 
     def layer(self, state_dtype: str = "bf16") -> StateLayer:
-        """Return what a layer keeps."""
+        """Return the state that a layer keeps."""
         return StateLayer((0, 0), (self.channels, self.conv - 1), state_dtype=state_dtype)
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
         return [
             Tensor("recurrent", "in_proj", 3 * self.channels, hidden, at, ALL, scales=3),
             Tensor("recurrent", "out_proj", hidden, self.channels, at, ALL, by_columns=True),
@@ -253,12 +253,12 @@ class ShortConv:
 
 @dataclass(frozen=True, slots=True)
 class LightningAttention:
-    """Linear attention with a decay a head (arXiv 2401.04658), as in Ling 2.5: it has no convolution.
+    """Linear attention with one decay per head (arXiv 2401.04658), without a convolution, as in Ling 2.5.
 
     Attributes:
-        conv: width of a convolution, 0 as there is none.
-        heads, head_dim: of queries, keys and values alike.
-        qk_norm: queries and keys are normed.
+        conv: width of the convolution: 0, as there is none.
+        heads, head_dim: heads of queries, keys and values alike, and their width.
+        qk_norm: whether queries and keys are normalized.
     """
 
     conv: ClassVar[int] = 0
@@ -267,11 +267,11 @@ class LightningAttention:
     qk_norm: bool = False
 
     def layer(self, state_dtype: str = "bf16") -> StateLayer:
-        """Return what a layer keeps."""
+        """Return the state that a layer keeps."""
         return StateLayer((0, 0), (self.heads, self.head_dim, self.head_dim), state_dtype=state_dtype)
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
-        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        """Return the tensors of the layers ``at``, in a model with a residual stream of width ``hidden``."""
         inner = self.heads * self.head_dim
         return [
             Tensor("recurrent", "query_key_value", 3 * inner, hidden, at, ALL, scales=3),

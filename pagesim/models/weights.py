@@ -1,4 +1,4 @@
-"""Weight dtypes: what a weight takes with its scale, in what it is multiplied, and which layers have which.
+"""Weight dtypes: bytes per weight including scales, compute types, and which layers have which dtype.
 
 Sources: the checkpoints that vLLM reads (compressed-tensors, GPTQ, AWQ, ModelOpt, FP8 with
 ``weight_block_size``), and OCP Microscaling Formats (MXFP4).
@@ -15,18 +15,18 @@ from pagesim.errors import PagesimError, brief
 from pagesim.models.parameters import Tensor
 
 Compute = Literal["fp16", "fp8", "fp4"]
-"""What both factors of a product are in: the weights' type alone does not decide."""
+"""Type of both factors of a matrix product, which the weights' dtype alone does not determine."""
 
 REST_BYTES = 2
-"""Of a weight that no checkpoint quantizes: token table, norms, biases, routers."""
+"""Bytes of a weight that no checkpoint quantizes: token table, norms, biases, routers."""
 
 
 class Beside(NamedTuple):
-    """Bytes beside the numbers of a tensor and the scales of groups of them.
+    """Bytes in addition to a tensor's elements and the scales of their groups.
 
     Attributes:
-        matrix, expert: scales of a whole matrix, and of one of an expert: of the weights and of what goes in.
-        module, expert_module: what a linear layer of the engine's has once, such as the shape of its weights.
+        matrix, expert: bytes of per-matrix scales, of weights and activations; for experts, the latter.
+        module, expert_module: bytes that a linear layer of the engine has once, such as its weights' shape.
     """
 
     matrix: int = 0
@@ -38,10 +38,10 @@ class Beside(NamedTuple):
 NOTHING = Beside()
 
 OF_WEIGHTS = Beside(4, 4)
-"""A scale in 32 bits of the weights."""
+"""A 32-bit scale for the weights."""
 
 OF_TENSORS = Beside(8, 8)
-"""A scale in 32 bits of the weights, and one of what goes in."""
+"""A 32-bit scale for the weights and one for the input activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class WeightDtype:
 
     Attributes:
         name: bf16, fp16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 or mxfp4_mxfp8.
-        bits: of a weight, with its share of the scale and the zero point of its group. Scales of a whole
-            tensor or of a channel are left out: less than 0.1 % of a layer.
-        compute: in what its products are computed on a GPU that has units for it; else in fp16. It is fp16
-            where activations are not quantized.
-        block: rows and columns of which numbers of 8 bits have one scale, rounded up at a matrix' edge; or 0.
+        bits: bits per weight, with its share of its group's scale and zero point. Scales of a whole tensor or
+            of a channel are left out: less than 0.1 % of a layer.
+        compute: type in which its products are computed on GPUs that support it; others use fp16. It is fp16
+            if activations are not quantized.
+        block: rows and columns of 8-bit weights that share a scale, rounded up at a matrix's edge; or 0.
         scale: bits of such a scale.
         beside: bytes that ``bits`` does not count.
     """
@@ -72,7 +72,7 @@ class WeightDtype:
 
     @property
     def quantized(self) -> bool:
-        """Whether it is other than 16 bit."""
+        """Whether weights have other than 16 bits."""
         return self.name not in ("bf16", "fp16")
 
     def bytes(self, tensor: Tensor, tp: int) -> float:
@@ -82,10 +82,10 @@ class WeightDtype:
         if all(self.block):
             high, wide = self.block
             inner = columns if tensor.by_columns else rows
-            if is_expert and (inner % high or inner % wide):  # vLLM then makes blocks that fit
+            if is_expert and (inner % high or inner % wide):  # vLLM then uses blocks that fit
                 high = wide = gcd(high, wide, inner)
             bits = 8 * rows * columns + self.scale * -(-rows // high) * -(-columns // wide)
-        if self.name == "nvfp4":  # vLLM makes no scale for what is left over behind the last group of 16
+        if self.name == "nvfp4":  # vLLM stores no scale for a remainder after the last group of 16
             bits -= 8 * rows * (columns % 16 / 16)
         of_matrix, of_module = beside.expert if is_expert else beside.matrix, beside.module
         of_module = beside.expert_module if is_expert else of_module
@@ -93,7 +93,7 @@ class WeightDtype:
 
 
 def with_scales(bits: int, group: int, scale: int, zero: int = 0) -> float:
-    """Return the bits of a weight of so many, of which a group has a scale, and a zero point if any."""
+    """Return the bits per weight including its share of its group's scale and zero point (if any)."""
     return bits + (scale + zero) / group
 
 
@@ -113,13 +113,13 @@ DTYPES = {
         WeightDtype("mxfp4_mxfp8", with_scales(4, 32, 8), "fp8"),
     )
 }
-"""Weight dtypes as most checkpoints have them, by name: activations are quantized as they run in fp8,
-fp8_block and nvfp4, and in 16 bit otherwise; int4 has groups of 128 and no zero point. mxfp4_mxfp8 is an
-mxfp4 checkpoint whose activations the engine quantizes to mxfp8, as vLLM can on a B200."""
+"""Weight dtypes as in most checkpoints, by name. Activations are quantized on the fly in fp8, fp8_block and
+nvfp4, and have 16 bits otherwise; int4 has groups of 128 and no zero point. mxfp4_mxfp8 is an mxfp4
+checkpoint whose activations the engine quantizes to mxfp8, as vLLM can on a B200."""
 
 
 class Part(NamedTuple):
-    """The dtype of tensors of one name in some layers of a group that is ``mixed``."""
+    """The dtype of the tensors of one name in some layers of a ``mixed`` group."""
 
     group: str
     name: str
@@ -129,21 +129,21 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The dtypes of a model's linear layers. All else, the token table among it, has two bytes a weight.
+    """The dtypes of a model's linear layers; all else, such as the token table, has 2 bytes per weight.
 
     Attributes:
-        attention: projections of attention.
-        recurrent: projections of recurrent layers.
-        mlp: plain MLPs.
-        shared: experts that every token visits.
-        experts: the others.
-        head: the LM head, where it is not the token table.
-        mixed: those of these groups in which some layers have another dtype: bits are then their mean.
-        passed_over: the config says that weights are quantized, in a way that the engine does not look at.
-        parts: the dtypes in such groups; a tensor that is not named there is in 16 bits.
-        cache_scales: bytes of each attention layer's scales of what it caches and computes with.
-        unlisted: layers have several dtypes, and which have which was not given: that experts alone have four
-            bits is then an estimate.
+        attention: dtype of attention's projections.
+        recurrent: dtype of recurrent layers' projections.
+        mlp: dtype of plain MLPs.
+        shared: dtype of shared experts.
+        experts: dtype of routed experts.
+        head: dtype of the LM head, if it is not the token table.
+        mixed: groups whose layers differ in dtype; the group's ``bits`` are then the mean.
+        passed_over: whether the config declares quantization in a form that the engine ignores.
+        parts: the dtypes in mixed groups; tensors not named there have 16 bits.
+        cache_scales: bytes of each attention layer's scales, for the KV cache and for computing.
+        unlisted: whether layers differ in dtype, but the config does not list how. 4 bits for experts alone
+            are then an estimate.
     """
 
     attention: WeightDtype = BF16
@@ -159,11 +159,11 @@ class Weights:
     unlisted: bool = False
 
     def of(self, group: str) -> WeightDtype | None:
-        """Return the dtype of a group of layers, None of what is never quantized."""
+        """Return the dtype of a group of layers; None if it is never quantized."""
         return getattr(self, group) if group in GROUPS else None
 
     def bytes(self, tensor: Tensor, tp: int = 1) -> float:
-        """Return the bytes of a tensor, in all its layers, on each of ``tp`` GPUs."""
+        """Return the bytes of a tensor, summed over its layers, on each of ``tp`` GPUs."""
         dtype = self.of(tensor.group)
         if dtype is None:
             rows, columns = tensor.shape(tp)
@@ -173,7 +173,7 @@ class Weights:
         return sum(each.bytes(tensor, tp) * number for number, each in self._parts(tensor))
 
     def _parts(self, tensor: Tensor) -> Iterator[tuple[int, WeightDtype]]:
-        """Yield in how many of its layers a tensor has which dtype."""
+        """Yield each dtype of a tensor, preceded by the number of layers that have it."""
         left = len(tensor.layers)
         for part in self.parts:
             if (part.group, part.name) == (tensor.group, tensor.name):
@@ -183,7 +183,7 @@ class Weights:
         yield left, BF16
 
     def notes(self, name: str) -> tuple[str, ...]:
-        """Return what a user of a model of that name should know of them, a sentence each."""
+        """Return caveats about the weights for users of the model, one sentence each."""
         found = []
         if self.passed_over:
             found.append(
@@ -214,7 +214,7 @@ def weight_dtype(name: str) -> WeightDtype:
     """Return the weight dtype of that name.
 
     Raises:
-        PagesimError: there is none.
+        PagesimError: there is no such weight dtype.
     """
     if name not in DTYPES:
         raise PagesimError(f"weight_dtype is {brief(name, 80)}; it must be one of {', '.join(DTYPES)}")
@@ -222,15 +222,15 @@ def weight_dtype(name: str) -> WeightDtype:
 
 
 def usual_weights(name: str, groups: Collection[str]) -> Weights:
-    """Return the dtypes of a checkpoint in that weight dtype, as such are usually released.
+    """Return the dtypes that checkpoints released in a weight dtype usually have.
 
-    All linear layers have it but the LM head. Where there are experts, mxfp4 is of those alone, and in nvfp4
-    attention and recurrent layers stay in 16 bits, as in NVIDIA's releases of DeepSeek-V3.1 (but for the
-    output projection), GLM-5, Kimi-K2.5, MiniMax-M2.5 and Qwen3.5; not so in that of Qwen3-235B-A22B.
+    All linear layers except the LM head have it. In models with experts, mxfp4 is used for those alone, and
+    nvfp4 leaves attention and recurrent layers in 16 bits. NVIDIA's releases of DeepSeek-V3.1 (except for
+    the output projection), GLM-5, Kimi-K2.5, MiniMax-M2.5 and Qwen3.5 do so; Qwen3-235B-A22B's does not.
 
     Args:
-        name: of the weight dtype.
-        groups: of linear layers that the model has.
+        name: name of the weight dtype.
+        groups: groups of linear layers that the model has.
 
     Raises:
         PagesimError: there is no such weight dtype.

@@ -1,4 +1,4 @@
-"""Checks for parts of your own: allocators, block managers and eviction policies, each by one call."""
+"""Checks for custom allocators, block managers and eviction policies, with one call for each."""
 
 from pagesim.testing.allocators import check_allocator
 from pagesim.testing.conformance import check_block_manager, pools

@@ -1,4 +1,4 @@
-"""The conformance suite of the allocator contract: a test of any allocator is one call of it."""
+"""The conformance suite for allocators: one call tests any implementation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _CHANGES = 200
 
 
 def check_allocator(make: Callable[[int], Allocator]) -> None:
-    """Check that an allocator keeps the contract of ``pagesim.kvcache.Allocator``.
+    """Check that an allocator fulfils the contract of ``pagesim.kvcache.Allocator``.
 
-    It serves random allocations, the same in every run; then it serves as contiguous memory in
+    It serves random allocations, the same in every run, and then as contiguous memory in
     ``check_block_manager``.
 
     Args:
-        make: makes an allocator of so many blocks, all free: the class itself.
+        make: factory of an allocator with the given number of blocks, all free: usually the class itself.
 
     Raises:
         AssertionError: a rule is broken; the message says which.
-        TypeError: an allocator is given in place of what makes one.
+        TypeError: an allocator was passed instead of a factory.
     """
     check_makes(make)
     for num_blocks in _SIZES:
@@ -37,7 +37,7 @@ def check_allocator(make: Callable[[int], Allocator]) -> None:
 
 
 def _lead(allocator: Allocator) -> list[list[int]]:
-    """Allocate and free at random, checking each answer; return what was taken, in order."""
+    """Allocate and free at random, checking each result; return the blocks of each allocation, in order."""
     rng = Random(allocator.num_blocks)
     held: list[Sequence[int]] = []
     taken: list[list[int]] = []

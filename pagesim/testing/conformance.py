@@ -1,4 +1,4 @@
-"""The conformance suite of block managers: a test of any one is one call of it."""
+"""The conformance suite for block managers: one call tests any implementation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pagesim.testing.requests import LivingRequest, takes_samples
 __all__ = ["check_block_manager", "pools"]
 
 _SHAPES = ((64, 1, True), (61, 4, True), (37, 16, True), (61, 4, False))
-"""(number of blocks, tokens a block, whether blocks must have numbers) of the pools."""
+"""Number of blocks, tokens per block, and whether blocks must be numbered, of each pool."""
 
 _SEEDS = range(2)
 _STAGES = (8, 24, 50)
-"""After how many changes a life is copied and checked."""
+"""Numbers of changes after which a life is copied and checked."""
 
 
 def pools(reservation: str | None = "oracle") -> list[Pool]:
-    """Return the pools that ``check_block_manager`` gives; a sequence may fill a quarter of one.
+    """Return the pools that ``check_block_manager`` uses; a sequence may fill a quarter of one.
 
     Args:
         reservation: a name of ``RESERVATIONS``, or None.
@@ -40,20 +40,20 @@ def pools(reservation: str | None = "oracle") -> list[Pool]:
 
 
 def check_block_manager(make: Callable[[Pool], BlockManager], reservation: str | None = "oracle") -> None:
-    """Check that memory keeps the contract of ``pagesim.kvcache.BlockManager``.
+    """Check that a block manager fulfils the contract of ``pagesim.kvcache.BlockManager``.
 
-    Requests come and go at random, the same in every run. After each change all answers are compared with
-    one another, and, where blocks have numbers, every token is read back through the block tables. At some
-    points a life is copied, with `copied`, and what the memory promises is tried on the copies.
+    Requests come and go at random, the same in every run. After each change, all answers are checked for
+    consistency. If blocks are numbered, every token is read back through the block tables. At some points a
+    life is copied, with `copied`, and the block manager's promises are tested on the copies.
 
     Args:
-        make: makes empty memory of a pool, in the same state at each call: what is registered under
-            ``allocator``. Empty memory must have room for a sequence of one token.
-        reservation: of the pools; None where they have none, for memory that takes blocks on demand.
+        make: factory of an empty block manager for a pool, in the same state at each call: what is registered
+            under ``allocator``. It must have room for a sequence of one token.
+        reservation: reservation policy of the pools; None for block managers that allocate on demand.
 
     Raises:
         AssertionError: a rule is broken; the message says which.
-        TypeError: memory is given in place of what makes it.
+        TypeError: a block manager was passed instead of a factory.
     """
     check_makes(make)
     for pool in pools(reservation):
@@ -87,7 +87,7 @@ def _check_life(make: Callable[[], BlockManager], seed: int) -> None:
                 check(copied(life), make(), Random(seed))
 
 
-# What is tried on the copies
+# Checks on the copies
 
 
 def _many_steps_are_as_many_single_ones(life: Life, empty: BlockManager, rng: Random) -> None:
@@ -125,7 +125,7 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: BlockManager, rng: Ran
             elif memory.releases:
                 fits = memory.blocks_needed(1) <= room
                 assert fits or not told, f"more steps than fit: {said}"
-                # Where steps are in flight, a request's first is planned.
+                # With steps in flight, a request's first step is already planned.
                 assert told or not fits or memory.steps_in_flight, f"a step that fits is said to: {said}"
             else:
                 assert told == 0 or memory.blocks_needed(told) <= room, f"more steps than fit: {said}"
@@ -234,7 +234,7 @@ def _released_memory_is_as_empty(life: Life, empty: BlockManager, rng: Random) -
 
 
 def _requests(memory: BlockManager, rng: Random) -> Iterator[tuple[int, int, int]]:
-    """Yield lengths of prompts and outputs, and samples: a token, the edges of a block, some of any size."""
+    """Yield prompt length, output length and samples: one token, around block edges, and random sizes."""
     size, slots = memory.block_size, memory.num_blocks * memory.block_size
     most = slots // 8
     yield from [(1, 1, 1), (size, size, 1), (size + 1, 1, 1), (slots, 1, 1), (slots + 1, 1, 1)]

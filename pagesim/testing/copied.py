@@ -1,4 +1,4 @@
-"""Deep copies of memory and its requests, of the compiled form, too."""
+"""Deep copies of block managers and their requests, including compiled classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Thing = TypeVar("Thing")
 
 
 def copied(thing: Thing) -> Thing:
-    """Return a deep copy; ``copy`` by itself sees nothing of what an instance of a compiled class keeps."""
+    """Return a deep copy; ``copy`` alone would miss the attributes of compiled classes' instances."""
     for name in MODULES:
         module = sys.modules.get(f"pagesim.{name}")
         for kind in list(vars(module).values()) if module else ():
@@ -25,14 +25,14 @@ def copied(thing: Thing) -> Thing:
 
 
 def _let_copy(kind: type[Any]) -> None:
-    """Tell ``copy`` how instances of a compiled class, and of those that derive from it, are taken apart."""
+    """Register with ``copy`` how to reduce instances of a compiled class and of its subclasses."""
     copyreg.pickle(kind, _taken_apart)
     for each in kind.__subclasses__():
         _let_copy(each)
 
 
 def _taken_apart(thing: Any) -> tuple[Any, ...]:
-    """Return how an instance is made anew: a call and its arguments, and then what is set."""
+    """Return how to recreate an instance: a callable, its arguments, and the state to set."""
     kind = type(thing)
     if is_dataclass(thing):
         return kind, tuple([getattr(thing, field.name) for field in fields(thing)])

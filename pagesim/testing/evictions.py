@@ -1,4 +1,4 @@
-"""The conformance suite of eviction policies: a test of any policy is one call of it."""
+"""The conformance suite for eviction policies: one call tests any implementation."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _CAPACITIES = (1, 2, 7, 24)
 
 
 def check_eviction_policy(make: Callable[[CacheView], EvictionPolicy]) -> None:
-    """Check that an eviction policy keeps the contract of ``pagesim.eviction.EvictionPolicy``.
+    """Check that an eviction policy fulfils the contract of ``pagesim.eviction.EvictionPolicy``.
 
-    It serves random prompts that share prefixes, the same in every run, in a cache of which only leaves may
-    go.
+    It serves random prompts that share prefixes, the same in every run, in a cache in which only leaves may
+    be evicted.
 
     Args:
-        make: makes a policy of a cache that is empty: the class itself.
+        make: factory of a policy for an empty cache: usually the class itself.
 
     Raises:
         AssertionError: a rule is broken; the message says which.
-        TypeError: a policy is given in place of what makes one.
+        TypeError: a policy was passed instead of a factory.
     """
     check_makes(make)
     for capacity in _CAPACITIES:
@@ -32,7 +32,7 @@ def check_eviction_policy(make: Callable[[CacheView], EvictionPolicy]) -> None:
 
 
 def _victims(make: Callable[[CacheView], EvictionPolicy], capacity: int) -> list[list[int]]:
-    """Serve prompts, checking each answer, and return which blocks each evicted."""
+    """Serve random prompts with all checks, and return the blocks that each prompt evicted."""
     rng = Random(capacity)
     prompts: list[list[int]] = []
     for _ in range(_PROMPTS):
@@ -56,7 +56,7 @@ def _victims(make: Callable[[CacheView], EvictionPolicy], capacity: int) -> list
 
 
 class _Watched(EvictionPolicy):
-    """A policy whose answers are checked."""
+    """A wrapper that checks a policy's answers."""
 
     def __init__(self, policy: EvictionPolicy) -> None:
         super().__init__(policy.cache)

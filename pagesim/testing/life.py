@@ -1,4 +1,4 @@
-"""A life in memory, beside the tokens that its blocks would hold, so that a lost one shows."""
+"""A life: a block manager driven together with a record of its blocks' tokens, to detect lost ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pagesim.testing.written import Written
 
 
 class Life:
-    """Memory, its requests, and the tokens that its blocks would hold.
+    """A block manager, its requests, and the tokens that its blocks would hold.
 
-    Every change goes through here. ``verify`` reads each sample back through its block tables.
+    Every change is made through this class. ``verify`` reads each sample back through its block tables.
     """
 
     def __init__(self, memory: BlockManager) -> None:
@@ -24,19 +24,19 @@ class Life:
         self.written = Written(memory)
         self.orders = 0
         self.takes_samples = takes_samples(memory)
-        self.swaps = self.forks = True  # until the memory says that it cannot
+        self.swaps = self.forks = True  # until the block manager refuses
 
     # Changes
 
     def new(self, tokens: int, output: int, samples: int) -> LivingRequest:
-        """Return a request that is not in memory yet."""
+        """Return a request that has not been admitted yet."""
         request = LivingRequest(tokens, output, samples)
         self.orders += 1
         request.order = self.orders
         return request
 
     def admit(self, request: LivingRequest, tokens: int) -> None:
-        """Admit a request for whom there is room."""
+        """Admit a request for which there is room."""
         memory, free = self.memory, self.memory.free_blocks
         found = memory.match_prefix(request, request.tokens)
         blocks = memory.blocks_to_admit(request, tokens)
@@ -50,7 +50,7 @@ class Life:
         self.written.admit(request, found)
 
     def allocate_step(self, steps: int) -> None:
-        """Take decode steps that fit."""
+        """Allocate decode steps that fit."""
         memory, free = self.memory, self.memory.free_blocks
         needed, decoding = memory.blocks_needed(steps), self.decoding()
         due = sum([memory.copies_due(request) for request in decoding]) if steps else 0
@@ -78,7 +78,7 @@ class Life:
         self.written.forget(request)
 
     def swap_out(self, request: LivingRequest) -> bool:
-        """Swap a request out, if the memory can; say whether it did."""
+        """Swap a request out if the block manager can; return whether it did."""
         memory, length = self.memory, self.memory.length(request)
         free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
         if not self.swaps:
@@ -102,7 +102,7 @@ class Life:
         return True
 
     def swap_in(self, request: LivingRequest) -> None:
-        """Bring a request back for whom there is room."""
+        """Swap in a request for which there is room."""
         memory, length = self.memory, self.memory.length(request)
         free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
         assert memory.swap_in(request) == held, "a swap moves each distinct block once"
@@ -114,7 +114,7 @@ class Life:
         self.written.fill(request, 0)
 
     def drop(self, request: LivingRequest) -> None:
-        """Give a swapped request up."""
+        """Drop a swapped-out request."""
         memory = self.memory
         free_cpu, held = memory.free_cpu_blocks, memory.held_blocks(request)
         memory.drop_swapped(request)
@@ -135,18 +135,18 @@ class Life:
             raise AssertionError(f"{what} raises OutOfBlocks")
         assert self.snapshot() == before, f"{what} leaves everything as it was"
 
-    # Questions
+    # Queries
 
     def decoding(self) -> list[LivingRequest]:
         """Return the decoding requests."""
         return [request for request in self.requests if request.decodes]
 
     def steps_left(self) -> int:
-        """Return for how many steps no decoding request outgrows its reservation."""
+        """Return the number of steps before any decoding request outgrows its reservation."""
         return min(map(self._room, self.decoding()), default=1000)
 
     def snapshot(self) -> object:
-        """Return everything that a memory says, to be compared."""
+        """Return the block manager's observable state, for comparison."""
         memory = self.memory
         return (
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
@@ -166,7 +166,7 @@ class Life:
         )
 
     def verify(self) -> None:
-        """Raise AssertionError unless all answers agree with one another and with the tokens."""
+        """Raise AssertionError unless all answers are consistent with one another and with the tokens."""
         memory = self.memory
         away = sum([memory.held_blocks(request) for request in self.swapped])
         assert memory.free_cpu_blocks + away == memory.cpu_blocks, (
@@ -187,7 +187,7 @@ class Life:
             memory.check_integrity()
             self.written.verify(self.requests)
 
-    # Inside
+    # Internals
 
     def _room(self, request: LivingRequest) -> int:
         """Return the tokens that a request may gain without outgrowing a reservation."""
@@ -197,7 +197,7 @@ class Life:
         return max(0, reserved - self.memory.length(request))
 
     def _keeps(self, what: str, request: LivingRequest, call: Callable[[SequenceGroup], None]) -> None:
-        """Make a change that neither takes nor gives."""
+        """Make a change that must neither allocate nor free blocks, nor change the length."""
         memory = self.memory
         before = memory.length(request), memory.held_blocks(request), memory.free_blocks
         call(request)

@@ -1,13 +1,13 @@
-"""What the conformance suites take: not a part, but what makes new ones, such as its class."""
+"""A check that conformance suites are given a factory, such as a class, and not an instance."""
 
 from __future__ import annotations
 
 
 def check_makes(make: object) -> None:
-    """Check that this can make parts.
+    """Check that the argument is a factory.
 
     Raises:
-        TypeError: it cannot, since it is a part itself.
+        TypeError: it is not, but an instance.
     """
     if not callable(make):
         name = type(make).__name__

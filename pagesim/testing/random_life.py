@@ -1,4 +1,4 @@
-"""Random changes of a life in memory, the same in every run of a seed."""
+"""Random changes to a block manager, the same in every run with the same seed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pagesim.testing.requests import Prompt
 
 
 class RandomLife(Life):
-    """A `Life` that can change at random."""
+    """A `Life` with random changes."""
 
     def change(self, rng: Random) -> None:
-        """Make a change that the contract allows, or one that is refused for want of room."""
+        """Make a random change that the contract allows, or one that is refused for lack of blocks."""
         changes = (
             *(
                 "admit",
@@ -143,7 +143,7 @@ class RandomLife(Life):
         memory = self.memory
         for request in self.decoding():
             if not self._room(request):
-                self.release(request)  # its reservation is full: it has all its tokens
+                self.release(request)  # its reservation is full, so it has finished
         steps = min(rng.randint(0, 6), self.steps_left())
         if memory.blocks_needed(steps) <= memory.free_blocks:
             self.allocate_step(steps)

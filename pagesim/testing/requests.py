@@ -1,4 +1,4 @@
-"""Requests that live in memory, the tokens of their prompts, and what named blocks are asked."""
+"""Requests for the conformance suites, and the tokens of their prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pagesim.testing.copied import copied
 
 
 class Prompt:
-    """What a request's tokens are, for memory that finds them; each token is a segment of its own."""
+    """A request's tokens, for block managers that match prefixes; each token is a segment of its own."""
 
     lookahead = 0
 
@@ -46,7 +46,7 @@ class Prompt:
 
 
 class LivingRequest(SequenceGroup):
-    """A request, with what its prompt is and how much of that is not computed yet."""
+    """A request with its prompt's content and the number of prompt tokens not computed yet."""
 
     __slots__ = ("left",)
 
@@ -59,7 +59,7 @@ class LivingRequest(SequenceGroup):
 
 
 class Tokens:
-    """Names tokens: each is another one, but the same after the same ones in two prompts is the same."""
+    """Numbers tokens uniquely, but equally for equal prompt tokens after equal prefixes."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -76,7 +76,7 @@ class Tokens:
 
 
 def takes_samples(memory: BlockManager) -> bool:
-    """Say whether memory takes a request of several samples; it may refuse them."""
+    """Return whether a block manager supports requests with several samples; it may refuse them."""
     copy, request = copied(memory), LivingRequest(1, 1, 2)
     try:
         copy.admit(request, 1)

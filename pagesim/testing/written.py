@@ -1,4 +1,4 @@
-"""The tokens that blocks would hold, slot by slot: one that was overwritten, lost or left behind shows."""
+"""The tokens that blocks would hold, slot by slot, to detect overwritten, lost or left-over ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pagesim.kvcache.base import BlockManager
 from pagesim.testing.requests import LivingRequest, Tokens, numbers
 
 Tables = list[list[list[int]]]
-"""Of a request, ``[samples][groups]``; none where blocks have no numbers."""
+"""Block tables of a request, ``[samples][groups]``; empty if blocks are not numbered."""
 
 
 class Written:
-    """What was written into the blocks of memory, if these have numbers, and what requests are to read.
+    """What was written into blocks, if they are numbered, and what requests must read from them.
 
     Attributes:
-        text: of each request the tokens of each of its samples.
-        slots: of each block the tokens in it.
+        text: tokens of each sample of each request.
+        slots: tokens in each block.
     """
 
     def __init__(self, memory: BlockManager) -> None:
@@ -27,27 +27,27 @@ class Written:
         self.slots: dict[int, list[int]] = {}
 
     def admit(self, request: LivingRequest, found: int) -> None:
-        """Write the first tokens of a request that was admitted, of which some were found."""
+        """Write an admitted request's first tokens, except for the ``found`` ones of a prefix hit."""
         prompt = [self.tokens.next(request, place) for place in range(self.memory.length(request))]
         self.text[request] = [list(prompt) for _ in range(request.samples)]
         self.fill(request, found)
 
     def forget(self, request: LivingRequest) -> None:
-        """Expect nothing of a request any more."""
+        """Stop checking a request."""
         del self.text[request]
 
     def end_samples(self, request: LivingRequest, over: Sequence[int]) -> None:
-        """Expect nothing of some samples of a request any more."""
+        """Stop checking some samples of a request."""
         self.text[request] = [text for place, text in enumerate(self.text[request]) if place not in over]
 
     def fork(self, request: LivingRequest, before: Tables, dropped: int, survivor: int) -> None:
-        """Let a sample of a request read what another one does, whose blocks were copied if none is shared.
+        """Give a sample the tokens of another one, whose blocks were copied unless they are shared.
 
         Args:
-            request: of which a sample was forked.
-            before: its tables before the fork.
-            dropped: the place of the sample that was given up.
-            survivor: the place of the other.
+            request: request with a forked sample.
+            before: its block tables before the fork.
+            dropped: index of the sample that was replaced.
+            survivor: index of the sample that was forked.
         """
         if before and not self.memory.shares:
             for theirs, mine in zip(before[survivor], before[dropped], strict=True):
@@ -56,7 +56,7 @@ class Written:
         self.text[request][dropped] = list(self.text[request][survivor])
 
     def fill(self, request: LivingRequest, start: int) -> None:
-        """Write the tokens of a request from a place on into its blocks, if these have numbers."""
+        """Write a request's tokens from position ``start`` on into its blocks, if they are numbered."""
         if not self.memory.names_blocks:
             return
         for sample, (tables, text) in enumerate(zip(self.tables(request), self.text[request], strict=True)):
@@ -68,7 +68,7 @@ class Written:
                     self.slots.setdefault(table[block], [])[place % size :] = [text[place]]
 
     def write(self, request: LivingRequest, before: Tables, length: int, tokens: int) -> int | None:
-        """Follow the copies of decode steps, then write their tokens; return the blocks copied, if known."""
+        """Apply the block copies of decode steps, then write their tokens; return the copies, if known."""
         for text in self.text[request]:
             text += [self.tokens.next(request, place) for place in range(length, length + tokens)]
         assert self.memory.length(request) == length + tokens, "a request has the tokens that it was given"
@@ -79,7 +79,7 @@ class Written:
             for number, table in enumerate(tables):
                 old = before[sample][number]
                 size, gone = self.memory.groups[number].block_size, self.gone(request, sample, number)
-                # The blocks that are gone now, and were not, are no copies.
+                # Blocks freed from the front in the meantime are not copies.
                 there = old[max(0, gone - (-(-length // size) - len(old))) :]
                 copies += [pair for pair in zip(there, table, strict=False) if pair[0] != pair[1]]
         contents = [list(self.slots[source]) for source, _ in copies]
@@ -89,26 +89,26 @@ class Written:
         return len(copies)
 
     def tables(self, request: LivingRequest) -> Tables:
-        """Return all block tables of a request; none where blocks have no numbers."""
+        """Return all block tables of a request; empty if blocks are not numbered."""
         if not self.memory.names_blocks:
             return []
         groups = range(len(self.memory.groups))
         return [[self.table(request, sample, group) for group in groups] for sample in range(request.samples)]
 
     def table(self, request: LivingRequest, sample: int, number: int) -> list[int]:
-        """Return the blocks of a sample in a group that it still has."""
+        """Return the blocks that a sample still has in a KV cache group."""
         table = self.memory.block_table(request, sample, number)
         gone = sum([block < 0 for block in table])
         assert all(block < 0 for block in table[:gone]), "blocks are given back from the front"
         return table[gone:]
 
     def gone(self, request: LivingRequest, sample: int, number: int) -> int:
-        """Return the leading blocks that a group does not have any more."""
+        """Return how many leading blocks of a sample were already freed in a KV cache group."""
         size = self.memory.groups[number].block_size
         return -(-self.memory.length(request) // size) - len(self.table(request, sample, number))
 
     def verify(self, requests: Sequence[LivingRequest]) -> None:
-        """Raise AssertionError unless all requests on the device read their tokens, and blocks add up."""
+        """Raise AssertionError unless requests on the device read their own tokens and blocks add up."""
         memory, tables = self.memory, self.memory
         owners: dict[int, LivingRequest] = {}
         names = 0

@@ -1,4 +1,4 @@
-"""The PagedAttention paper, figure by figure: its numbers beside ours."""
+"""The PagedAttention paper, figure by figure: its numbers compared with ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations made of single turns: the paper's chatbot, whose own conversations are not published."""
+"""Conversations made of single turns, for the paper's chatbot, whose conversations are not published."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
 PROMPT = 1024
-"""The paper cuts a prompt to its last tokens, so many."""
+"""The paper truncates a prompt to this many of its last tokens."""
 
 OUTPUT = 1024
-"""The paper's longest answer."""
+"""Longest output in the paper, in tokens."""
 
 TURNS = 6
-"""Turns of a conversation: assumed."""
+"""Turns per conversation: an assumption."""
 
 APART_S = 60.0
-"""Seconds between two turns of a conversation, roughly: assumed."""
+"""Approximate seconds between two turns of a conversation: an assumption."""
 
 
 def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
-    """Return a trace whose requests are turns that begin with all that was said before in theirs.
+    """Return a trace whose requests are turns, with the conversation so far at the start of each prompt.
 
-    Questions and answers are the trace's prompts and outputs. A prompt is cut to its last `PROMPT` tokens, so
-    that turns share no beginning once it is cut. Where ``enable_prefix_caching`` is given nothing is cut: a
-    conversation begins anew when its next prompt would be longer than `PROMPT`, and until then a turn begins
-    with what the cache may hold of the one before.
+    Questions and answers are the trace's prompts and outputs. A prompt is truncated to its last `PROMPT`
+    tokens, after which turns no longer share a prefix. If ``enable_prefix_caching`` is given, nothing is
+    truncated: a new conversation begins when the next prompt would exceed `PROMPT`. Until then, each turn
+    has the previous one as its prefix, which may be cached.
 
     Args:
         trace: single turns.
-        scenario: whose rate says how many conversations go on at a time.
+        scenario: scenario whose rate determines how many conversations run concurrently.
     """
     together = max(1, round(APART_S * (scenario.rate or 1.0)))
     prompts, outputs = trace.prompt_tokens.copy(), np.minimum(trace.output_tokens, OUTPUT)

@@ -1,4 +1,4 @@
-"""The document: what misses first, then each figure's numbers of the paper beside ours."""
+"""The document: misses first, then the paper's numbers and ours for each figure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COSTS = {
 }
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "misses", "within reading", "outside reading")
-"""Verdicts that the document counts by figure."""
+"""Verdicts that the document counts per figure."""
 
 COUNTED: tuple[Verdict, ...] = (*VERDICTS, "not run")
-"""Verdicts of numbers that a figure's section leaves to its CSV file; misses stand first in the document."""
+"""Verdicts of numbers that are only in a figure's CSV file; misses are listed first in the document."""
 
 
 def document(
@@ -31,9 +31,9 @@ def document(
     """Return the document as Markdown.
 
     Args:
-        made: the figures, in order, the paper's first.
-        setting: with which they were made.
-        pictures: by figure, where its picture lies, seen from the document.
+        made: the figures in order, the paper's first.
+        setting: the setting with which they were made.
+        pictures: path of each figure's picture, relative to the document.
     """
     numbers = [number for each in made for number in each.numbers]
     parts = [
@@ -121,7 +121,7 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
 
 
 def _table(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown, its columns given with their alignment."""
+    """Return a Markdown table; ``columns`` are headings with their alignment."""
     lines = [list(columns), *([cell or "–" for cell in row] for row in rows)]
     head, *body = ("| " + " | ".join(line) + " |" for line in lines)
     return "\n".join([head, "|" + "|".join(columns.values()) + "|", *body])
@@ -132,7 +132,7 @@ def _range_cell(paper: Range | None) -> str:
 
 
 def _cell(value: float | None) -> str:
-    """Return a value as people read it: four digits, and thousands told apart."""
+    """Return a value in readable form: four digits, and thousands separators."""
     if value is None:
         return ""
     if value == int(value) and abs(value) < 1e9:

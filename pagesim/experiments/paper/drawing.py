@@ -1,4 +1,4 @@
-"""The paper's forms of figures: its numbers hollow or hatched, ours filled."""
+"""The paper's kinds of figures, with its numbers hollow or hatched and ours filled."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STYLES = {
     "Orca (Max)": (ORANGE, "v"),
     "FasterTransformer": (PURPLE, "D"),
 }
-"""Colour and marker of each system; a system that is not among them takes those of one that is free."""
+"""Colour and marker of each system; other systems use those that are unused in a panel."""
 
 SERIES = ((VERMILION, "^-"), (BLUE, "o-"), (GREEN, "s--"), (ORANGE, "v--"), (PURPLE, "D-"), (SKY, "P--"))
-"""Colour and line of each series over block sizes."""
+"""Colour and line style of each series over block sizes."""
 
 
 def _label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
@@ -38,7 +38,7 @@ def _label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Put a legend into a panel; lines that it cannot avoid are dimmed behind it."""
+    """Add a legend to a panel; lines that it covers are dimmed behind it."""
     axes.legend(fontsize=7, framealpha=0.85, edgecolor="none")
 
 
@@ -47,12 +47,12 @@ def _middle(paper: Range | None) -> float:
 
 
 def pairs(made: Reproduced, panel: str, y: str = "", x: str = "") -> Figure:
-    """Return bars, two by two, of what the paper prints: the paper's hatched, ours filled.
+    """Return pairs of bars for the numbers that the paper prints: the paper's hatched, ours filled.
 
     Args:
         made: a figure.
-        panel: what has a panel each, ``series`` or ``x``; the other one labels the bars.
-        y: label of the y axis; the panel's name when left out.
+        panel: what gets one panel each, ``series`` or ``x``; the other one labels the bars.
+        y: label of the y axis; the panel's name by default.
         x: label of the x axis.
     """
     numbers = [number for number in made.numbers if number.certainty == "B"]
@@ -74,7 +74,7 @@ def pairs(made: Reproduced, panel: str, y: str = "", x: str = "") -> Figure:
 
 
 def memory(made: Reproduced) -> Figure:
-    """Return two stacked bars a series, the paper's beside ours, % of the KV cache.
+    """Return two stacked bars per series, the paper's next to ours, in % of the KV cache.
 
     Args:
         made: a figure with all `PARTS` of each series in turn.
@@ -95,10 +95,10 @@ def memory(made: Reproduced) -> Figure:
 
 
 def histograms(made: Reproduced, longest: Sequence[float]) -> Figure:
-    """Return a histogram of lengths a trace, with the paper's means dotted and ours solid.
+    """Return a histogram of lengths per trace, with the paper's means dotted and ours solid.
 
     Args:
-        made: a figure of mean lengths, of x ``input`` and ``output``.
+        made: a figure of mean lengths, with ``input`` and ``output`` as x.
         longest: length in tokens at which each panel ends.
     """
     traces = lengths(made.setting)
@@ -117,7 +117,7 @@ def histograms(made: Reproduced, longest: Sequence[float]) -> Figure:
 
 
 def curves(made: Reproduced, columns: int) -> Figure:
-    """Return normalized latency over the request rate, a panel each, cut at 1 s/token as in the paper.
+    """Return panels of normalized latency over the request rate, cut at 1 s/token as in the paper.
 
     The paper's knees, read by eye, are hollow markers on the upper edge.
 
@@ -135,7 +135,7 @@ def curves(made: Reproduced, columns: int) -> Figure:
         for number in own:
             colour, marker = STYLES[number.series] if number.series in STYLES else free.pop(0)
             points = sorted(made.found[number.series, x]["points"])
-            # The first point beyond the cut is drawn too, so that a line leaves the panel.
+            # The first point beyond the cut is drawn too, so that the line leaves the panel.
             cut = next((at for at, point in enumerate(points) if point[1] > BEARABLE), len(points))
             rates, latencies, _ = zip(*points[: cut + 1], strict=True)
             look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2}
@@ -157,12 +157,12 @@ def curves(made: Reproduced, columns: int) -> Figure:
 
 
 def over_sizes(made: Reproduced, panel: str, y: str) -> Figure:
-    """Return lines over block sizes, one a series: ours filled, the paper's hollow, its ranges as bars.
+    """Return one line per series over block sizes: ours filled, the paper's hollow, its ranges as bars.
 
     Args:
-        made: numbers with an x like ``block SIZE, UNIT`` are drawn; a ``best block size`` is shaded.
-        panel: what has a panel each, ``series`` or ``unit``.
-        y: label of the y axes, but for the unit.
+        made: a figure; an x like ``block SIZE, UNIT`` is drawn, and a ``best block size`` is shaded.
+        panel: what gets one panel each, ``series`` or ``unit``.
+        y: label of the y axes, without the unit.
     """
     groups: dict[tuple[str, str], dict[str, dict[int, Number]]] = {}
     for number in made.numbers:
@@ -192,12 +192,12 @@ def over_sizes(made: Reproduced, panel: str, y: str) -> Figure:
 
 
 def maps(made: Reproduced, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Return a map of ratios a series.
+    """Return one heat map of ratios per series.
 
     Args:
         made: a figure with the numbers of each series row by row.
-        rows: labels.
-        columns: labels: tokens of context.
+        rows: labels of the rows.
+        columns: labels of the columns: tokens of context.
     """
     titles = list(dict.fromkeys(number.series for number in made.numbers))
     figure, axes = panels(1, len(titles), 3.9, 2.6)

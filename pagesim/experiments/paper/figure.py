@@ -1,4 +1,4 @@
-"""A figure of the paper: what it shows, what is run for it, what is measured, and how it is drawn."""
+"""A figure of the paper: what it shows, which runs it needs, what is measured, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pagesim.experiments.paper.numbers import Key, Number
 from pagesim.experiments.paper.setting import DEPLOYMENTS, SYSTEMS, Deployment, PaperSetting
 from pagesim.setup.reading import parse_toml, read_text
 
-if TYPE_CHECKING:  # matplotlib takes long to import
+if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
 
 LIMITS: dict[str, Any] = {
@@ -23,7 +23,7 @@ LIMITS: dict[str, Any] = {
     "max_num_batched_tokens": 2560,
     "max_num_seqs": 2048,
 }
-"""Of the paper's vLLM, as options of vllm-v1, which alone of our schedulers finds a prefix that it kept."""
+"""Limits of the paper's vLLM as options of vllm-v1, which, unlike vllm-sosp, can cache prefixes."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class FigureRun:
     """A system under a load, for a bar, a point or a curve.
 
     Attributes:
-        series, x: what its numbers are called.
-        server: on which.
-        policy: of the system.
-        workload: as `PaperSetting.load` takes it.
-        options: further ones of `PaperSetting.load`.
-        beside: whether it is replayed for a ratio and not shown.
+        series, x: names of its numbers.
+        server: deployment to simulate.
+        policy: policy of the system.
+        workload: workload, as for `PaperSetting.load`.
+        options: further options of `PaperSetting.load`.
+        beside: whether it is replayed only for a ratio and not shown.
     """
 
     series: str
@@ -49,28 +49,28 @@ class FigureRun:
 
     @property
     def key(self) -> Key:
-        """The series and the x."""
+        """Series and x."""
         return self.series, self.x
 
     def load(self, setting: PaperSetting) -> Load:
-        """Return what is replayed."""
+        """Return the load to replay."""
         return setting.load(self.server, self.policy, self.workload, **self.options)
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure or table of the paper, a table of ``figures.toml``.
+    """A figure or table of the paper, as described by a table of ``figures.toml``.
 
     Attributes:
-        name: as the command takes it.
+        name: its name on the command line.
         title: what it shows.
-        how: what is replayed, and what is averaged over what.
+        how: what is replayed, and over what values are averaged.
         rests_on: what our numbers depend on: ``memory``, ``lengths``, or ``step times``.
-        runs: what has to be replayed.
-        measure: what is taken from the outcome of a run, a key of `values.MEASURES`.
-        ratios: keys of quotients of knees, and of which two each is.
-        form: a function of `drawing`, and its options; None where nothing is drawn.
-        missing: why it is not drawn, where it is not.
+        runs: runs to replay.
+        measure: what to take from a run's result, a key of `values.MEASURES`.
+        ratios: keys of ratios of knees, with the keys of both knees.
+        form: name of a function of `drawing`, and its options; None if it is not drawn.
+        missing: why it is not drawn, if it is not.
     """
 
     name: str
@@ -84,7 +84,7 @@ class PaperFigure:
     missing: str = ""
 
     def loads(self, setting: PaperSetting) -> dict[Key, Load]:
-        """Return what is replayed, by the series and x of a run."""
+        """Return the loads to replay, by series and x of the run."""
         return {run.key: run.load(setting) for run in self.runs}
 
 
@@ -93,10 +93,10 @@ class Reproduced:
     """A figure with its numbers.
 
     Attributes:
-        figure: of the paper.
-        setting: with which it was made.
-        found: what its runs gave, by series and x.
-        numbers: the paper's beside ours.
+        figure: figure of the paper.
+        setting: setting with which it was made.
+        found: results of its runs, by series and x.
+        numbers: the paper's numbers and ours.
     """
 
     figure: PaperFigure
@@ -105,7 +105,7 @@ class Reproduced:
     numbers: list[Number]
 
     def draw(self) -> Figure | None:
-        """Return the drawn figure; None where it is not drawn."""
+        """Return the drawn figure; None if it is not drawn."""
         from pagesim.experiments.paper import drawing
 
         if self.figure.form is None:
@@ -117,7 +117,7 @@ class Reproduced:
 
 @cache
 def read_figures() -> dict[str, PaperFigure]:
-    """Return the figures by name, the paper's in its order, then those beyond it."""
+    """Return the figures by name: the paper's in its order, then those beyond it."""
     tables = parse_toml(read_text(Path(__file__).with_name("figures.toml")))
     return {
         name: PaperFigure(
@@ -136,7 +136,7 @@ def read_figures() -> dict[str, PaperFigure]:
 
 
 def _runs(row: dict[str, Any]) -> Iterator[FigureRun]:
-    """Yield the runs of a row: one for each combination of the values of ``each``."""
+    """Yield the runs of a row, one for each combination of values in ``each``."""
     each = row.pop("each", {})
     for values in itertools.product(*each.values()):
         options = {**row, **dict(zip(each, values, strict=True))}
@@ -157,5 +157,5 @@ def _ratios(panels: Sequence[str], over: str, under: Sequence[str]) -> Iterator[
 
 
 def at_knee(panel: str) -> str:
-    """Return the x of the knees of a panel."""
+    """Return the x of a panel's knees."""
     return f"knee, {panel}, req/s"

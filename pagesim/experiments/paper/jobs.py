@@ -1,4 +1,4 @@
-"""What has to be replayed for a figure: systems under loads, each kept in a store until the code changes."""
+"""Replays for the figures: systems under loads, with results stored until the code changes."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ K = TypeVar("K")
 ProgressCallback = Callable[[int, int, str], None]
 
 Outcome = dict[str, Any]
-"""What a load gave: as in a summary.json, so that it can be kept in a file."""
+"""A load's result, as in summary.json, so that it can be stored in a file."""
 
 BEARABLE = 1.0
-"""Seconds a token beyond which the paper cuts its curves; where a curve gets there is its knee."""
+"""Normalized latency (s/token) at which the paper cuts its curves; a curve reaches it at its knee."""
 
 FURTHER = 1.25
-"""A rate beyond, or below, those that were given, while these do not show the knee."""
+"""Factor by which the range of rates is extended, up or down, until it contains the knee."""
 
 MOST_FURTHER = 14
 
 NARROW = 1.04
-"""A knee is known when two rates on either side of it differ by no more than this factor."""
+"""A knee is known once the rates on either side of it differ by no more than this factor."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A system under a load; it depends on nothing but its own fields.
+    """A system under a load, fully described by its fields.
 
     Attributes:
-        scenario: what is replayed, its rate left out where there are ``rates``.
-        rates: of a curve, in requests/s, ascending.
-        conversations: whether the trace's requests become turns of conversations.
-        copies: whether swaps cost what the paper's own did (`copy_by_copy`).
+        scenario: scenario to replay, without a rate if there are ``rates``.
+        rates: rates of a curve, in requests/s, ascending.
+        conversations: whether to turn the trace's requests into turns of conversations.
+        copies: whether swaps cost as much as the paper's (`copy_by_copy`).
     """
 
     scenario: Scenario
@@ -57,10 +57,10 @@ class Load:
     copies: bool = False
 
     def run(self) -> Outcome:
-        """Return a replay's summary; of a curve its ``points``: lists of rate, s/token and mean batch.
+        """Return a replay's summary; for a curve, its ``points``: lists of rate, s/token and mean batch.
 
-        A curve's rates are all replayed. While they do not show the knee, further ones are; then the gap
-        around the knee is halved until it is narrow.
+        All rates of a curve are replayed, and further ones until they enclose the knee. Then the interval
+        around the knee is bisected until it is narrow.
         """
         if not self.rates:
             return self._replay()
@@ -77,7 +77,7 @@ class Load:
             (below, *_), (above, *_) = gap
             if above <= NARROW * below:
                 break
-            rate = float(f"{(below * above) ** 0.5:.4g}")  # a text of few digits is exact in a file
+            rate = float(f"{(below * above) ** 0.5:.4g}")  # few digits are stored exactly
             points[rate] = self._at(rate)
         return {"points": [[rate, *points[rate]] for rate in sorted(points)]}
 
@@ -99,17 +99,17 @@ class Load:
         return {name: value for name, value in summary.items() if name != "sim"}
 
     def profile(self) -> Profile:
-        """Return the profile by which swaps cost what the paper's own did.
+        """Return the profile in which swaps cost as much as the paper's.
 
         Raises:
-            PagesimError: the cost knows no block sizes.
+            PagesimError: the cost does not depend on block sizes.
         """
         of = self.scenario
         return copy_by_copy(blocks_profile(of.cost, of.model, of.gpu, of.tensor_parallel_size))
 
     @property
     def key(self) -> str:
-        """A hash of the load, of the files that it reads, and of pagesim's code."""
+        """Hash of the load, the files that it reads, and pagesim's code."""
         own = [self.rates, self.conversations, self.copies]
         whole = [own, run_key(self.scenario, recipe_key(self.scenario))]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:32]
@@ -119,7 +119,7 @@ Point = Sequence[float]
 
 
 def around_knee(points: Sequence[Point]) -> tuple[Point, Point] | None:
-    """Return the first two neighbouring points between which latency passes what is bearable, or None."""
+    """Return the first two neighbouring points between which latency rises above `BEARABLE`, or None."""
     ordered = sorted(points, key=lambda point: point[0])
     for below, above in pairwise(ordered):
         if below[1] <= BEARABLE < above[1]:
@@ -128,10 +128,10 @@ def around_knee(points: Sequence[Point]) -> tuple[Point, Point] | None:
 
 
 def knee(points: Sequence[Point]) -> float | None:
-    """Return the rate at which latency is `BEARABLE`, on a straight line between neighbours; None if nowhere.
+    """Return the rate at which latency reaches `BEARABLE`, by linear interpolation; None if it never does.
 
     Args:
-        points: of a curve: rate, s/token and whatever else.
+        points: points of a curve: rate, s/token and any further values.
     """
     gap = around_knee(points)
     if gap is None:
@@ -143,16 +143,16 @@ def knee(points: Sequence[Point]) -> float | None:
 def carry_out(
     loads: Mapping[K, Load], store: RunStore, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> dict[K, Outcome]:
-    """Return what each load gave, from the store where it is there.
+    """Return each load's result, from the store if it is there.
 
     Args:
-        loads: by name; those that are alike are replayed once.
-        store: of outcomes.
-        workers: that replay.
-        progress: called after each load with how many are over, of how many, and a word.
+        loads: loads by name; equal ones are replayed once.
+        store: store of results.
+        workers: processes that run the replays.
+        progress: called after each replay with the number finished, the total, and what is counted.
 
     Raises:
-        PagesimError: a trace cannot be read, say; or the folder cannot be written.
+        PagesimError: for instance, a trace cannot be read or the folder cannot be written.
     """
     keys = {name: load.key for name, load in loads.items()}
     different = {keys[name]: load for name, load in loads.items()}

@@ -1,4 +1,4 @@
-"""A number of the paper beside ours: how sure the paper's is, how far ours is off, and what was promised."""
+"""The paper's numbers and ours: the paper's certainty, our error, and the tolerance promised."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CERTAINTIES: dict[str, str] = {
 }
 
 READING = 0.15
-"""How far a number that was read off a curve by eye may be off."""
+"""Relative error of a number that was read off a curve by eye."""
 
 FITTED = "fitted"
-"""In place of a bar: a number that the engine was fitted to, and so no prediction."""
+"""Replaces the bar of a number to which the engine was fitted, so that it is not a prediction."""
 
 Range = tuple[float, float]
-"""A value of the paper, twice, or the range that its text gives."""
+"""The range that the paper's text gives, or a single value twice."""
 
 Key = tuple[str, str]
-"""The series and the x of a number."""
+"""Series and x of a number."""
 
 Values = Mapping[Key, float | None]
-"""Our values of a figure; None where one could not be computed."""
+"""Our values for a figure; None if one could not be computed."""
 
 Verdict = Literal["holds", "misses", "fitted", "within reading", "outside reading", "no bar", "not run"]
 
@@ -42,13 +42,13 @@ class Number:
     """One number of a figure.
 
     Attributes:
-        figure: its name.
-        series: a bar, a curve or a row of it.
-        x: where on it.
-        paper: the paper's range, or its value twice; None where it gives none.
+        figure: the figure's name.
+        series: a bar, curve or row of the figure.
+        x: position within the series.
+        paper: the paper's range, or its value twice; None if it gives none.
         certainty: a key of `CERTAINTIES`.
-        ours: None where it could not be computed.
-        bar: what was promised before it was computed, as `holds` reads it; ``fitted``; or "" for nothing.
+        ours: our value; None if it could not be computed.
+        bar: tolerance promised before the run, in the form that `holds` reads; ``fitted``; or "" for none.
     """
 
     figure: str
@@ -61,12 +61,12 @@ class Number:
 
     @property
     def error(self) -> float | None:
-        """Our value less the paper's, in the figure's unit; 0 inside a range, else to its nearer end."""
+        """Our value minus the paper's, in the figure's unit; 0 inside a range, else from its nearer end."""
         return None if self.paper is None or self.ours is None else distance(self.paper, self.ours)
 
     @property
     def relative(self) -> float | None:
-        """The error as a share of the paper's value; None where that is 0 or there is none."""
+        """The error relative to the paper's value; None if that is 0 or missing."""
         error = self.error
         if self.ours is None or error is None or self.ours == error:
             return None
@@ -74,7 +74,7 @@ class Number:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether what was promised holds; for what was read by eye, whether ours is as near as one reads."""
+        """Whether our value is within the bar or, if read by eye without one, within `READING`."""
         if self.ours is None:
             return "not run"
         if self.paper is None:
@@ -90,13 +90,13 @@ class Number:
 
 
 def holds(bar: str, paper: Range, ours: float) -> bool:
-    """Return whether our value keeps what a bar promised of it.
+    """Return whether our value is within a bar.
 
     Args:
         bar: ``exact``; ``inside`` (a range); ``± 1.5``; ``± 3 %``; or ``± 1 % of what rounds to it``, for a
             value that the paper prints as a whole number.
-        paper: its range.
-        ours: in the same unit.
+        paper: the paper's range.
+        ours: our value, in the same unit.
     """
     size, _, unit = bar.removeprefix("± ").partition(" ")
     if bar in ("exact", "inside"):
@@ -111,14 +111,14 @@ def holds(bar: str, paper: Range, ours: float) -> bool:
 
 
 def distance(paper: Range, ours: float) -> float:
-    """Return our value less the paper's; 0 inside a range, else the signed distance to its nearer end."""
+    """Return our value minus the paper's; 0 inside a range, else the signed distance to its nearer end."""
     low, high = paper
     return min(0.0, ours - low) + max(0.0, ours - high)
 
 
 @cache
 def published(figure: str) -> dict[Key, Number]:
-    """Return the numbers that the paper gives of a figure, by series and x; pagesim's are filled in later."""
+    """Return the paper's numbers for a figure, by series and x; ours are filled in later."""
     rows = csv_reader.DictReader(
         Path(__file__).with_name("published.csv").read_text(encoding="utf-8").splitlines()
     )
@@ -137,24 +137,24 @@ def _quoted(text: str) -> Range:
 
 
 def range_text(paper: Range | None, text: Callable[[float], str], between: str) -> str:
-    """Return a value of the paper as a text, or both ends of a range; nothing where there is none."""
+    """Return a value of the paper as a string, or both ends of a range; "" if there is none."""
     return "" if paper is None else between.join(dict.fromkeys(map(text, paper)))
 
 
 def shown(value: float | None) -> str:
-    """Return a value for a CSV file: six digits or a whole number, or nothing."""
+    """Return a value for a CSV file: six digits, a whole number, or "" if there is none."""
     if value is None or not math.isfinite(value):
         return ""
     return f"{value:.0f}" if value == int(value) else f"{value:.6g}"
 
 
 def shown_range(paper: Range | None) -> str:
-    """Return a value of the paper for a CSV file, a range with two dots."""
+    """Return a value of the paper for a CSV file, with ranges written with two dots."""
     return range_text(paper, shown, "..")
 
 
 def csv(numbers: Sequence[Number]) -> str:
-    """Return numbers as CSV: ``figure, series, x, paper, certainty, ours, error``."""
+    """Return numbers as CSV with columns ``figure, series, x, paper, certainty, ours, error``."""
     import pandas as pd
 
     rows = [

@@ -1,4 +1,4 @@
-"""The driver: replay what figures need, each load once, over all cores."""
+"""The driver: replay the loads that figures need, each once, on all cores."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.reading import parse_json, read_text
 
 FIGURES = read_figures()
-"""By name, the paper's in its order."""
+"""Figures by name, with the paper's in its order."""
 
 BEYOND = {name for name in FIGURES if name.startswith("beyond")}
-"""Questions that the paper's readers ask and no figure answers."""
+"""Figures on questions that readers of the paper may ask and that no figure of it answers."""
 
 SETTING = "setting.json"
-"""In a folder of figures, with which setting they were made."""
+"""File in a folder of figures that stores the setting with which they were made."""
 
 
 def chosen(names: list[str]) -> list[PaperFigure]:
     """Return figures by name, each once; all of them for ``all``.
 
     Raises:
-        PagesimError: there is none of some name.
+        PagesimError: there is no figure of a given name.
     """
     if "all" in names:
         return list(FIGURES.values())
@@ -49,20 +49,20 @@ def reproduce(
     cores: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[Reproduced]:
-    """Replay what figures need and return their numbers.
+    """Replay the loads that figures need and return their numbers.
 
     Args:
-        wanted: which.
-        setting: with what.
-        out: folder that keeps what loads gave, so that the same command goes on where it was stopped.
-        cores: at once; None for all.
+        wanted: figures to reproduce.
+        setting: lengths and costs to use.
+        out: folder that stores results, so that an interrupted command can be resumed.
+        cores: cores to use; None for all.
         progress: called after each load, see `carry_out`.
 
     Raises:
         PagesimError: a trace cannot be read, or the cost does not fit a figure.
     """
     loads = {(figure.name, *key): load for figure in wanted for key, load in figure.loads(setting).items()}
-    # What is refused of a figure without replays is refused before hours of those of others.
+    # Errors in figures without replays must show up before other figures' replays, which take hours.
     values = {figure.name: values_of(figure, setting, {}) for figure in wanted if not figure.runs}
     with Workers(cores) as workers:
         outcomes = carry_out(loads, RunStore(out / "replays"), workers, progress=progress)
@@ -76,7 +76,7 @@ def reproduce(
 
 
 def _numbers(figure: str, setting: PaperSetting, values: Values) -> list[Number]:
-    """Return the numbers of a figure, the paper's beside ours."""
+    """Return the numbers of a figure, each with the paper's value and ours."""
     paper = published(figure)
     numbers = []
     for (series, x), ours in values.items():
@@ -87,16 +87,16 @@ def _numbers(figure: str, setting: PaperSetting, values: Values) -> list[Number]
 
 
 def setting_text(setting: PaperSetting) -> str:
-    """Return what a folder keeps of the setting of its figures: whose lengths and costs, and no path."""
+    """Return the stored form of a setting: sources of lengths and costs, by name rather than path."""
     files = {name: Path(setting.trace(name)).name for name in ("sharegpt", "alpaca") if setting.real(name)}
     return json.dumps({**asdict(setting), **files, "name": setting.name}, indent=1) + "\n"
 
 
 def check(folder: Path, setting: PaperSetting) -> None:
-    """Refuse a folder in which figures of another setting are.
+    """Refuse a folder that contains figures of another setting.
 
     Raises:
-        PagesimError: that is so.
+        PagesimError: the folder contains such figures.
     """
     kept = folder / SETTING
     if kept.is_file() and kept.read_bytes() != setting_text(setting).encode():
@@ -107,7 +107,7 @@ def check(folder: Path, setting: PaperSetting) -> None:
 
 
 def _name(kept: Path) -> str:
-    """Return the name of a setting that is kept."""
+    """Return the name of a stored setting."""
     try:
         return str(parse_json(read_text(kept))["name"])
     except (OSError, ValueError, KeyError, TypeError):

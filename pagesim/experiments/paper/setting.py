@@ -1,4 +1,4 @@
-"""The paper's servers and their engine; and whose lengths, whose costs, and how much of a trace to replay."""
+"""The paper's servers and engine, and the setting: sources of lengths and costs, and trace duration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600.0
 TITLES = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
 
 QUICK = 0.05
-"""The share of a trace's seconds that ``--quick`` replays: enough to see that a figure is drawn."""
+"""The fraction of a trace's duration that ``--quick`` replays: enough to check that figures are drawn."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Deployment:
     """A model on its GPUs, as in the paper's Table 1.
 
     Attributes:
-        model, gpu, tp: as in a scenario.
-        imported: the bundled profile that rests on others' measurements.
-        seconds: of its traces: an hour, a quarter of one for the largest model.
+        model, gpu, tp: model, GPU and tensor-parallel degree, as in a scenario.
+        imported: bundled profile based on others' measurements; "" if there is none.
+        seconds: duration of its traces: an hour, or a quarter of one for the largest model.
     """
 
     model: str
@@ -40,7 +40,7 @@ class Deployment:
 
     @property
     def title(self) -> str:
-        """As the paper names it."""
+        """The paper's name for it."""
         return self.model.upper()
 
 
@@ -56,7 +56,7 @@ DEPLOYMENTS = {
     "llama-3-8b-h100": Deployment("llama-3-8b", "h100", 1, ""),
     "llama-3-70b-h100": Deployment("llama-3-70b", "h100", 4, ""),
 }
-"""By the names that the figures call them."""
+"""Deployments by their names in ``figures.toml``."""
 
 SYSTEMS = {
     "vllm-sosp": "vLLM",
@@ -65,38 +65,38 @@ SYSTEMS = {
     "orca-max": "Orca (Max)",
     "static": "FasterTransformer",
 }
-"""The systems that the paper compares, by our policy, in its order."""
+"""The systems that the paper compares, in its order, by our policy's name."""
 
 
 FITTED_TO = {"sharegpt": 30.42, "alpaca": 132.44}
-"""Fig. 13's bars of vLLM, mean number of requests in a batch: nothing else is fitted to."""
+"""Fig. 13's bars for vLLM, the mean batch size in requests: the only numbers used for fitting."""
 
 RATES = {"sharegpt": 2.0, "alpaca": 30.0}
-"""Requests/s of these bars."""
+"""Request rates of these bars, in requests/s."""
 
 FITTED_FOR = "opt-13b"
 """The model of these bars."""
 
 ENGINES = {"imported": engine_time("vllm-sosp"), "analytic": EngineTime(0.0, 3.45e-4)}
-"""The engine of `FITTED_FOR` by where the other costs come from: what these leave to be explained. Fitted in
-steps of 0.1 ms and 5 µs, on the paper's own lengths."""
+"""The engine's own time for `FITTED_FOR` by source of the other costs: what those leave unexplained. Fitted
+in steps of 0.1 ms and 5 µs, with the paper's own lengths."""
 
 OUTSIDE = ("static",)
-"""Policies whose tokens do not pass through the engine's loop: FasterTransformer computes a whole batch, from
-its prompts to its last tokens, in one call of C++. The paper's Orca is a scheduler that its authors wrote
-into their own engine, and takes what vLLM takes."""
+"""Policies that do not run in the engine's loop: FasterTransformer computes a whole batch, from its prompts
+to its last tokens, in one C++ call. In contrast, the paper's Orca is a scheduler that its authors wrote into
+their own engine, and so has the same engine time as vLLM."""
 
 
 def engine_of(source: str, model_name: str, policy: str) -> EngineTime:
-    """Return the engine's own time of a system of the paper.
+    """Return the engine's own time in a system of the paper.
 
-    Both numbers are what is left beside kernels that others timed, and kernels run layer by layer; so for
-    other models than `FITTED_FOR` they go with the layers.
+    Both numbers are what kernels timed by others leave unexplained. Since kernels run layer by layer, the
+    numbers are scaled by the number of layers for models other than `FITTED_FOR`.
 
     Args:
-        source: of the other costs, a key of `ENGINES`.
-        model_name: what the system serves.
-        policy: ours, of the system.
+        source: source of the other costs, a key of `ENGINES`.
+        model_name: model that the system serves.
+        policy: our name of the system's policy.
     """
     if policy in OUTSIDE:
         return EngineTime(0.0, 0.0)
@@ -105,19 +105,19 @@ def engine_of(source: str, model_name: str, policy: str) -> EngineTime:
 
 
 def in_words(engine: EngineTime) -> str:
-    """Return both numbers as people read them."""
+    """Return both numbers in readable form."""
     return f"{engine.iteration_s * 1e3:.1f} ms an iteration and {engine.sequence_s * 1e6:.0f} µs a sequence"
 
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """What a reproduction is made with.
+    """The setting of a reproduction.
 
     Args:
-        sharegpt: the bundled model, or a file with the paper's ShareGPT lengths.
-        alpaca: likewise.
-        cost: ``imported``, ``analytic``, or what ``--cost`` of `pagesim run` takes.
-        quick: replay only the beginning of each trace.
+        sharegpt: the bundled length model, or a file with the paper's ShareGPT lengths.
+        alpaca: likewise for Alpaca.
+        cost: ``imported``, ``analytic``, or any value of ``--cost`` of `pagesim run`.
+        quick: whether to replay only the beginning of each trace.
     """
 
     sharegpt: str = "sharegpt"
@@ -126,16 +126,16 @@ class PaperSetting:
     quick: bool = False
 
     def trace(self, workload: str) -> str:
-        """Return what the lengths of ShareGPT or Alpaca come from."""
+        """Return the source of the lengths of ShareGPT or Alpaca."""
         return self.sharegpt if workload == "sharegpt" else self.alpaca
 
     def real(self, workload: str) -> bool:
-        """Say whether they come from a file, and not from a model fitted to such a file."""
+        """Return whether the lengths come from a file rather than from a fitted model."""
         return self.trace(workload) not in workloads()
 
     @property
     def lengths(self) -> str:
-        """Whose lengths, for the head of a column."""
+        """Source of the lengths, for a column's heading."""
         names = [name for name in ("sharegpt", "alpaca") if self.real(name)]
         if len(names) == 1:
             return f"{names[0]} from a file"
@@ -143,22 +143,22 @@ class PaperSetting:
 
     @property
     def name(self) -> str:
-        """Of a column: lengths and costs."""
+        """Sources of lengths and costs, for a column's heading."""
         return f"{self.lengths}, {self.cost} costs{', quick' if self.quick else ''}"
 
     @property
     def fitted(self) -> bool:
-        """Say whether the engine of these costs is fitted to the paper."""
+        """Whether the engine's own time is fitted to the paper with these costs."""
         return self.cost in ENGINES
 
     def cost_on(self, server: Deployment, policy: str, *, block_sizes: bool = False) -> str:
-        """Return the cost of a server's iterations.
+        """Return the cost of iterations on a server.
 
         Args:
-            server: whose.
-            policy: of the system that runs there.
-            block_sizes: whether others than 16 are asked for, which the imported profiles do not know; the
-                analytic one takes their place.
+            server: deployment to simulate.
+            policy: policy of the system.
+            block_sizes: whether block sizes other than 16 are needed, which imported profiles do not cover;
+                the analytic profile then replaces them.
         """
         if not self.fitted:
             return self.cost
@@ -181,22 +181,22 @@ class PaperSetting:
         copies: bool = False,
         **options: Any,
     ) -> Load:
-        """Return a system under a load of the paper: its arrivals, seed 0.
+        """Return a system under a load of the paper, with the paper's arrivals and seed 0.
 
         Args:
-            server: on which.
-            policy: of `SYSTEMS`, or another.
-            workload: sharegpt, alpaca, or another text that ``--trace`` takes.
-            seconds: of arrivals; the server's when left out.
-            window: seconds between which iterations count.
+            server: deployment to simulate.
+            policy: policy of the system, from `SYSTEMS` or another.
+            workload: sharegpt, alpaca, or any other value of ``--trace``.
+            seconds: duration of arrivals; the server's by default.
+            window: start and end, in seconds, of the iterations that count.
             until: seconds after which no iteration begins.
-            rates: of a curve.
-            conversations: whether requests become turns of conversations.
-            copies: whether swaps cost what the paper's own did.
+            rates: rates of a curve, in requests/s.
+            conversations: whether to turn requests into turns of conversations.
+            copies: whether swaps cost as much as the paper's.
             **options: further fields of the scenario.
 
         Raises:
-            PagesimError: a field is off.
+            PagesimError: a field is invalid.
         """
         share = QUICK if self.quick else 1.0
         values: dict[str, Any] = {
@@ -217,10 +217,10 @@ class PaperSetting:
             values["until"] = until * share
         made = Load(checked(Scenario, {**values, **options}), tuple(rates), conversations, copies)
         if copies:
-            made.profile()  # refused before anything is replayed
+            made.profile()  # fails before anything is replayed
         return made
 
 
 def absolute(text: str) -> str:
-    """Return the absolute path of what is one; the name of a bundled workload as it is."""
+    """Return the absolute form of a path; names of bundled workloads are unchanged."""
     return text if text in workloads() else str(Path(text).resolve())

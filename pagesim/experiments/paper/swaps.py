@@ -1,4 +1,4 @@
-"""The paper's swaps, taken apart: what the link moves, and what it costs to ask for a copy."""
+"""The paper's swaps as two costs: the transfer itself, and the overhead of launching each copy."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes of the paper's Fig. 18b and 19."""
 
 TOKENS = 256
-"""Of the context that Fig. 19a moves."""
+"""Tokens of the context that Fig. 19a swaps."""
 
 READ_AT_1_S, READ_AT_256_S = 0.135, 0.0345
-"""Out and in again at the smallest and the largest block, read by eye in Fig. 19a."""
+"""Seconds to swap out and in at the smallest and the largest block size, read by eye in Fig. 19a."""
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384)
 
 
 def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> Profile:
-    """Return a profile that knows all of `SIZES`, as far as there is one.
+    """Return a profile that covers all of `SIZES`, if there is one.
 
     Args:
         cost: ``profile:NAME[,overhead_s=seconds][,sequence_s=seconds]``.
-        model_name: of the run.
-        gpu_name: of the run.
-        tp: of the run.
+        model_name: model of the run.
+        gpu_name: GPU of the run.
+        tp: tensor-parallel degree of the run.
 
     Raises:
-        PagesimError: the cost is no profile, and so says nothing about block sizes.
+        PagesimError: the cost is not a profile, and so does not depend on block sizes.
     """
     kind, _, rest = cost.partition(":")
     if kind != "profile":
@@ -48,11 +48,11 @@ def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> Profil
 
 
 def copy_by_copy(profile: Profile) -> Profile:
-    """Return a profile whose swaps cost what those of the paper's Fig. 19a do.
+    """Return a profile whose swaps cost as much as in the paper's Fig. 19a.
 
-    The paper's system asks for a copy for each layer's keys and for its values, block by block. Two numbers
-    describe that: seconds a byte and seconds a copy. They follow from the two ends of its curve, so every
-    size between them is a prediction.
+    For each block, the paper's system launches one copy for each layer's keys and one for its values. Two
+    numbers describe this: seconds per token and seconds per copy. They are derived from the two ends of the
+    curve, so every size in between is a prediction.
     """
     spec = model(profile.model.name)
     copies = 2 * spec.layers  # keys and values

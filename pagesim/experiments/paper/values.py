@@ -1,4 +1,4 @@
-"""Values: what is taken from the outcomes of a figure's runs, and what follows from them, or from no run."""
+"""Values of figures: taken from results of runs, derived from them, or computed without a run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def values_of(figure: PaperFigure, setting: PaperSetting, found: Mapping[Key, Ou
     """Return all values of a figure, in the order of its table.
 
     Args:
-        figure: of the paper.
-        setting: with which it is made.
-        found: what its runs gave.
+        figure: figure of the paper.
+        setting: setting with which it is made.
+        found: results of its runs.
 
     Raises:
         PagesimError: the cost does not fit the figure.
@@ -47,11 +47,11 @@ def values_of(figure: PaperFigure, setting: PaperSetting, found: Mapping[Key, Ou
 
 
 def quotient(over: float | None, under: float | None) -> float | None:
-    """Return a ratio; None where a part of it is missing."""
+    """Return a ratio; None if one of its parts is missing."""
     return None if over is None or not under else over / under
 
 
-# From the outcome of a run
+# From a run's result
 
 PARTS = {
     "token states": "token_states",
@@ -59,7 +59,7 @@ PARTS = {
     "internal fragmentation": "internal",
     "external fragmentation & others": "external",
 }
-"""Of Fig. 2: as the paper calls them, and as a summary does."""
+"""Parts in Fig. 2: the paper's names, and those in a summary."""
 
 
 def _parts(run: FigureRun, found: Outcome) -> Values:
@@ -73,7 +73,7 @@ def _saving(run: FigureRun, found: Outcome) -> Values:
 
 
 def _empty(run: FigureRun, found: Outcome) -> Values:
-    """Return the share of held slots that hold no token, and how many MiB that is a request."""
+    """Return the share of allocated slots without a token, in %, and the same in MiB per request."""
     spec, tp, size = model(run.server.model), run.server.tp, run.options["block_size"]
     token_bytes = spec.kv_bytes_per_token(run.options["kv_cache_dtype"], tp) * tp
     memory = found["memory"]
@@ -95,7 +95,7 @@ MEASURES: dict[str, Callable[[FigureRun, Outcome], Values]] = {
     "empty": _empty,
 }
 
-# From what was measured, or from nothing
+# Derived from measured values, or computed without a run
 
 
 def _table1(_: PaperSetting, __: Values) -> Values:
@@ -111,14 +111,14 @@ def _table1(_: PaperSetting, __: Values) -> Values:
 
 
 LONGEST = 2048
-"""The paper's means are those of requests of at most so many tokens; its generator leaves these out too."""
+"""Longest requests, in tokens, in the paper's means; its generator also leaves out longer ones."""
 
 DRAWN = 80_000
-"""Requests that are drawn from a fitted model: about as many as the paper's lengths are."""
+"""Requests drawn from a fitted length model: about as many as the paper has lengths."""
 
 
 def lengths(setting: PaperSetting) -> dict[str, Trace]:
-    """Return requests whose lengths are counted, by the workload's title."""
+    """Return the requests whose lengths are averaged, by the workload's title."""
     found = {}
     for workload, title in TITLES.items():
         if setting.real(workload):
@@ -138,7 +138,7 @@ def _mean_lengths(setting: PaperSetting, _: Values) -> Values:
 
 
 def _lead(knees: Values) -> Values:
-    """Return how vLLM's lead shrinks where computing is the bound."""
+    """Return how much vLLM's lead shrinks when the load is compute-bound."""
     panels = [at_knee(f"{model}, Alpaca") for model in ("OPT-175B", "OPT-13B")]
     leads = [quotient(knees["vLLM", panel], knees["Orca (Oracle)", panel]) for panel in panels]
     return {("vLLM / Orca (Oracle)", "lead on Alpaca, OPT-175B over OPT-13B"): quotient(*leads)}
@@ -168,10 +168,10 @@ SWAP, COPIES = "swap out and in", "swap, copy by copy"
 
 
 def _undone(setting: PaperSetting, _: Values) -> Values:
-    """Return what undoing a preemption takes, by way and block size, with no engine around it.
+    """Return the time to undo a preemption, by method and block size, without the engine's own time.
 
     Raises:
-        PagesimError: the cost knows no block sizes.
+        PagesimError: the cost does not depend on block sizes.
     """
     cost = setting.cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
     profile = blocks_profile(cost, OPT_13B.model, OPT_13B.gpu, OPT_13B.tp).with_overhead(0.0)
@@ -204,7 +204,7 @@ def _against_swapping(_: PaperSetting, latencies: Values) -> Values:
 
 
 MODELS = {"opt-13b": 1, "opt-66b": 4, "llama-3-8b": 1, "llama-3-70b": 4}
-"""Tensor parallel degree of each."""
+"""Tensor-parallel degree of each model."""
 
 CONTEXTS = (128, 512, 2048, 8192)
 
@@ -215,11 +215,11 @@ LINKS = {
 }
 
 BESIDE, EACH = 32, 512
-"""Sequences that run meanwhile, and tokens that each of them holds."""
+"""Sequences that run at the same time, and tokens that each of them holds."""
 
 
 def swap_over_recompute(name: str, tokens: int, link: str) -> float:
-    """Return what swapping a context takes over what recomputing it takes; below 1 swapping is cheaper."""
+    """Return the time to swap a context over the time to recompute it; below 1, swapping is cheaper."""
     machine = replace(gpu("h100"), host=LINKS[link])
     cost = Roofline(model(name), machine, tp=MODELS[name])
     swap, again = PreemptionPrices(cost)(tokens, -(-tokens // 16), BESIDE, BESIDE * EACH)
@@ -245,4 +245,4 @@ DERIVED: dict[str, Callable[[PaperSetting, Values], Values]] = {
     "fig19b": _against_swapping,
     "beyond-swap-map": _swap_map,
 }
-"""By figure, all its values in order, from those that were measured."""
+"""Functions that return all values of a figure in order, given the measured ones."""

@@ -1,4 +1,4 @@
-"""Sweeps: many runs on many processes, each stored when it is over; and searches over rates."""
+"""Sweeps: many runs in parallel processes, each stored when it finishes; and searches over rates."""
 
 from pagesim.experiments.sweeps.search import CapacityTables, capacity
 from pagesim.experiments.sweeps.sweep_tables import SweepTables

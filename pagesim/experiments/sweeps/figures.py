@@ -1,4 +1,4 @@
-"""Figures of a sweep: a metric over an option or another metric, with confidence; and bars of capacities."""
+"""Figures of a sweep: a metric over an option or another metric, with confidence; and capacity bars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HUES = (*LINE_COLOURS, "#000000")
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-"""As many as go through all pairs with a colour, so that many curves stay apart."""
+"""As many as let a cycle through both lists use every pair with a colour, for many distinct curves."""
 
 MOST_PANELS = 12
 
@@ -31,22 +31,22 @@ UNITS = {
     **dict.fromkeys(("duration", "latency", "ttft", "tpot", "itl", "queueing"), "s"),
     **dict.fromkeys(("memory.strict", "memory.paper"), "% of the KV cache"),
 }
-"""Units of options and metrics, by the beginnings of their names."""
+"""Units of options and metrics, by prefix of their names."""
 
 
 def curves(
     means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str | None = None, load: str = ""
 ) -> Figure:
-    """Draw a metric's mean with its 95 % confidence interval, a panel for each point of the other axes.
+    """Draw a metric's mean with its 95 % confidence interval, with one panel per point of the other axes.
 
-    Where a curve has no x, because its policy cannot use that option, it is drawn as a level line.
+    A curve without x values, because its policy does not support that option, is drawn as a level line.
 
     Args:
         means: the table of a sweep's points.
         axes: the options that vary.
         x: an option that varies, or a metric.
         y: a metric.
-        hue: an option that varies, a colour for each of its values; None for one curve.
+        hue: an option that varies, with one colour per value; None for one curve.
         load: what was served, for the title.
 
     Raises:
@@ -68,7 +68,7 @@ def curves(
     for place, panel in zip(places, panels, strict=True):
         rows = means
         for name, value in zip(others, panel, strict=True):
-            # A policy without that option is the same at every value: it belongs in every panel.
+            # A policy without that option is the same at every value, so it belongs in every panel.
             rows = rows[(rows[name].isna() | (rows[name] == value)).to_numpy(bool)]
         place.set_title(
             ", ".join(f"{name} {value}" for name, value in zip(others, panel, strict=True)), fontsize=9
@@ -80,7 +80,7 @@ def curves(
         bare(place)
     places[0].set_ylabel(f"{label(y)}\nmean over seeds")
     if hue:
-        # A panel may lack a value; the legend has all that any panel has, in the table's order.
+        # A panel may lack a value, so the legend has those of all panels, in the table's order.
         found = {
             text: handle
             for place in places
@@ -95,17 +95,17 @@ def curves(
 
 
 def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hue: str | None) -> None:
-    """Say if a figure names what is not there.
+    """Check that the options and metrics of a figure exist.
 
     Args:
-        known: the columns of the table of points, metrics among them.
+        known: the columns of the table of points, including metrics.
         axes: the options that vary.
         x: see `curves`.
         y: see `curves`.
         hue: see `curves`.
 
     Raises:
-        PagesimError: the sentence names it and what there is.
+        PagesimError: one does not exist; the message names it and lists the valid ones.
     """
     metrics = [name.removesuffix(f".{MARGIN}") for name in known if name.endswith(f".{MARGIN}")]
     varying = [name for name in axes if name != "seed"]
@@ -119,10 +119,10 @@ def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hu
 
 
 def capacity_bars(rates: pd.DataFrame, load: str = "") -> Figure:
-    """Draw the highest rate, or concurrency, of each policy, from the table of a capacity search.
+    """Draw each policy's highest rate, or concurrency, from a capacity search.
 
     Args:
-        rates: the table.
+        rates: the search's table of rates.
         load: what was served, for the title.
     """
     found = rates.columns[1]
@@ -178,12 +178,12 @@ def _panel(
 
 
 def _values(table: pd.DataFrame, name: str) -> list[Any]:
-    """Return a column's values, each once, in the table's order."""
+    """Return a column's distinct values, in the table's order."""
     return list(dict.fromkeys(table[name].dropna().tolist()))
 
 
 def _with_numbers(means: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the table with a column of texts as numbers, where all of them are: a prefix of 512 tokens."""
+    """Return the table with a column of strings as numbers if all are, such as a prefix's tokens."""
     import pandas as pd
 
     numbers = pd.to_numeric(means[name], errors="coerce")

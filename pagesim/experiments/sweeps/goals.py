@@ -13,7 +13,7 @@ from pagesim.accounting.metrics import PERCENTILES
 from pagesim.errors import PagesimError, brief
 
 LATENCIES = ("normalized_latency", "latency", "ttft", "tpot", "itl", "queueing")
-"""What a goal may bound: times of ``docs/reference/metrics.md``, in seconds, the first a token."""
+"""Latencies a goal may bound: see ``docs/reference/metrics.md``; in seconds, the first in s/token."""
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
@@ -24,13 +24,13 @@ _FORM = re.compile(r"(?P<measure>[^<>=]+)<=(?P<number>[-+.\d]+(e[-+]?\d+)?)(?P<u
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound that a latency keeps.
+    """An upper bound on a statistic of a latency.
 
     Attributes:
-        text: as it was given.
+        text: the goal as it was given.
         statistic: one of ``STATISTICS``.
         latency: one of ``LATENCIES``.
-        seconds: the bound; the goal holds up to it and at it.
+        seconds: the bound, inclusive.
     """
 
     text: str
@@ -44,16 +44,16 @@ class Goal:
         return f"{self.latency}.{self.statistic}"
 
     def value(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the bounded latency of a run's summary, in seconds; None where it has none."""
+        """Return the bounded statistic from a run's summary, in seconds; None if it has none."""
         found: float | None = summary[self.latency][self.statistic]
         return found
 
 
 def parse_goal(text: str) -> Goal:
-    """Return the goal of a text: ``[STATISTIC_]LATENCY<=SECONDS``, the mean when no statistic is named.
+    """Parse a goal, ``[STATISTIC_]LATENCY<=SECONDS``; the statistic is the mean by default.
 
     Raises:
-        PagesimError: the text is no goal; the sentence names what is wrong in it.
+        PagesimError: the goal is invalid; the message says why.
     """
     match = _FORM.fullmatch(text.replace(" ", ""))
     if match is None:

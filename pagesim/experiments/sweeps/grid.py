@@ -1,4 +1,4 @@
-"""Sweep: a scenario, the options that vary and over which values, and how many seeds each point gets."""
+"""Sweep: a scenario, the options that vary with their values, and the number of seeds at each point."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sweep(Scenario):
                 raise PagesimError(f"grid: seed cannot vary while seeds is {self.seeds}; give one of the two")
             if not values:
                 raise PagesimError(f"grid: {name} has no values; give at least one")
-            # A text is taken for another type only where it comes from a flag, see `parse_axes`.
+            # A string is converted to another type only if it comes from a flag, see `parse_axes`.
             axes[name] = tuple(
                 getattr(checked(Scenario, {name: v}, "grid", strict=isinstance(v, str)), name) for v in values
             )
@@ -59,14 +59,14 @@ class Sweep(Scenario):
         return axes
 
     def scenarios(self) -> dict[Scenario, str]:
-        """Return the scenario of every run, seeds innermost, and why it cannot run; "" where it can.
+        """Return each run's scenario, seeds innermost, and why it cannot run; "" if it can.
 
-        Each policy gets the options that it can use, as in a comparison (`each_policy`). A point that asks a
-        policy for a value that it cannot use is left out if the policy can use another value of that option;
-        if it can use none, all of them are one point at which the option is left out.
+        Each policy gets the options that it supports, as in a comparison (`each_policy`). A point with a
+        value that its policy does not support is left out if the policy supports another value of that
+        option. If it supports none, these points become a single one without the option.
 
         Raises:
-            PagesimError: an axis is off (`axes`), there are too many runs, or no point can run.
+            PagesimError: an axis is invalid (`axes`), there are too many runs, or no point can run.
         """
         axes = self.axes()
         size = self.seeds
@@ -107,10 +107,10 @@ class Sweep(Scenario):
         return found
 
     def located(self, beside: Path | None = None) -> Self:
-        """Return the sweep with every option that is a path, also in the grid, as an absolute one.
+        """Return the sweep with all paths made absolute, including those in the grid.
 
         Args:
-            beside: the folder in which what is not in the working directory is looked for.
+            beside: folder to search for files that are not in the working directory.
         """
         grid = {
             name: [
@@ -125,12 +125,12 @@ class Sweep(Scenario):
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the grid of texts such as ``rate=0.5,1,2``.
+    """Return the grid given by strings such as ``rate=0.5,1,2``.
 
-    Values that hold a comma themselves are separated by semicolons.
+    Values that contain commas are separated by semicolons.
 
     Raises:
-        PagesimError: a text is none, names an option twice, or holds a value that the option cannot have.
+        PagesimError: a string is malformed, repeats an option, or has a value that the option cannot have.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -146,13 +146,13 @@ def parse_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def grid_toml(plan: Sweep) -> str:
-    """Return a sweep as the TOML file that makes it again."""
+    """Return a TOML file that describes the sweep."""
     lines = [f"{name} = {toml_value(values)}" for name, values in plan.axes().items()]
     return "\n".join([to_toml(plan, leave_out="grid"), "[grid]", *lines, ""])
 
 
 def _systems(system: Scenario, policies: Sequence[str]) -> dict[str, tuple[Scenario, str]]:
-    """Return the system under each policy (`each_policy`), and why it cannot run; "" where it can."""
+    """Return the system under each policy (`each_policy`), and why it cannot run; "" if it can."""
     found = {policy: (system.model_copy(update={"policy": policy}), "") for policy in policies}
     for policy, (asked, _) in found.items():
         parts = partial(parts_of, policy, system.scheduler, system.reservation, system.allocator)
@@ -166,7 +166,7 @@ def _systems(system: Scenario, policies: Sequence[str]) -> dict[str, tuple[Scena
 
 
 def _refusal(attempt: Callable[[], object]) -> str:
-    """Return the sentence with which something is refused; "" where it is not."""
+    """Return the error message with which a call is refused; "" if it succeeds."""
     try:
         attempt()
     except PagesimError as error:
@@ -175,6 +175,6 @@ def _refusal(attempt: Callable[[], object]) -> str:
 
 
 def _left_out(system: Scenario, name: str, asked: Any) -> bool:
-    """Whether a policy was spared an option that it cannot use."""
+    """Return whether an option was left out because the policy does not support it."""
     value, field = system.option(name), System.model_fields.get(name)
     return bool(value != asked and value == (None if field is None else field.default))

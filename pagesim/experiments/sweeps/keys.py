@@ -1,4 +1,4 @@
-"""Keys: a hash of everything that a trace, or a run's result, depends on."""
+"""Keys: hashes of everything that a trace, or a run's result, depends on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TRACE_OPTIONS = tuple(
     for name in Scenario.model_fields
     if name == "seed" or (name not in System.model_fields and name != "steps")
 )
-"""The options that a trace is made from."""
+"""The options that determine a trace."""
 
 _PIPED = uuid4().hex
-"""In place of a pipe's content: what came through it in one process is no other's."""
+"""Stands for a pipe's content, which no other process can read again."""
 
 OUTSIDE = (
     "cli/",
@@ -36,15 +36,15 @@ OUTSIDE = (
     "results/plots.py",
     "results/report/",
 )
-"""What of pagesim has no say in what a run finds."""
+"""Parts of pagesim that do not affect a run's results."""
 
 
 @cache
 def simulator() -> str:
-    """Return pagesim's version with a hash of its source.
+    """Return pagesim's version with a hash of its source code.
 
-    In a checkout the source changes and the version does not: after an edit, results from before it must not
-    pass for new ones.
+    In a checkout, the source changes while the version does not, and results from before an edit must not be
+    mistaken for new ones.
     """
     root, workloads = Path(pagesim.__file__).parent, Path(pagesim.workloads.__file__).parent
     files = {f"workloads/{file.relative_to(workloads)}": file for file in workloads.rglob("*")}
@@ -57,7 +57,7 @@ def simulator() -> str:
 
 
 def recipe_key(scenario: Scenario) -> str:
-    """Return the key of a scenario's trace: its options, the content of the files that it is made from."""
+    """Return the key of a scenario's trace, from its options and the content of its files."""
     options = {name: getattr(scenario, name) for name in TRACE_OPTIONS}
     contents = [_content(Path(value)) for value in (scenario.trace, scenario.tokenizer) if value]
     return _hash({"options": options, "contents": contents, "pagesim": simulator()})
@@ -67,11 +67,11 @@ def run_key(scenario: Scenario, recipe: str) -> str:
     """Return the key of a run.
 
     Args:
-        scenario: what is run.
-        recipe: the key of its trace, `recipe_key`.
+        scenario: the run's scenario.
+        recipe: key of its trace, from `recipe_key`.
     """
     options = scenario.model_dump(exclude={"steps"})
-    # A model and a profile may be files, and those files others tomorrow.
+    # A model and a profile may be files, whose content may change.
     kind, _, rest = scenario.cost.partition(":")
     profile = _content(Path(rest.partition(",")[0])) if kind == "profile" else None
     spec = asdict(model(scenario.model))
@@ -91,12 +91,12 @@ def _content(path: Path) -> str | None:
             return None
         stat = path.stat()
         return _file_digest(path, stat.st_mtime_ns, stat.st_size)
-    except OSError:  # too long to be a path, say; what makes the trace says so
+    except OSError:  # such as one too long for a path; making the trace reports it
         return None
 
 
 @lru_cache(maxsize=1024)
 def _file_digest(path: Path, changed_ns: int, size: int) -> str:
-    """Return a file's hash; the last two arguments only make the cache forget a file that has changed."""
+    """Return a file's hash; the last two arguments are only cache keys, for files that change."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

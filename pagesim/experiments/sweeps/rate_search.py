@@ -1,21 +1,21 @@
-"""RateSearch: values between which the most that keeps a goal lies, narrowed by doubling and bisection."""
+"""RateSearch: a bracket around the highest value that keeps a goal, narrowed by doubling and bisection."""
 
 from __future__ import annotations
 
 import math
 
 FOUND, NEVER, ALWAYS = "found", "fails at the lowest", "holds at the highest"
-"""What a search can say of a policy; the last two with what was searched for."""
+"""Verdicts of a search on a policy; the last two are followed by the name of what was searched for."""
 
 
 class RateSearch:
-    """The rates, or the numbers of outstanding requests, between which a policy's capacity lies.
+    """The rates, or numbers of outstanding requests, between which a policy's capacity lies.
 
     Args:
-        lowest: the first value.
-        highest: the last value when doubling.
-        tolerance: the bracket is narrow enough when its ends are this much apart, relative to the lower one.
-        whole: whether values are whole numbers; neighbours are near enough.
+        lowest: first value to try.
+        highest: upper bound of the doubling.
+        tolerance: largest difference of the bracket's ends, relative to the lower one, to stop at.
+        whole: whether values are whole numbers; the search then also stops at neighbouring numbers.
     """
 
     def __init__(self, lowest: float, highest: float, tolerance: float, *, whole: bool = False) -> None:
@@ -25,7 +25,7 @@ class RateSearch:
         self.fails: float | None = None
 
     def next(self) -> float | None:
-        """Return the next value to try; None when the search is over."""
+        """Return the next value to try; None if the search has finished."""
         if self.fails is None:
             if self.holds is None:
                 return self.lowest
@@ -35,18 +35,18 @@ class RateSearch:
         middle = math.sqrt(self.holds * self.fails)
         if self.whole:
             return max(int(self.holds) + 1, int(middle)) if self.fails - self.holds > 1 else None
-        # Six digits, so that a rate can be typed; tolerances are coarser.
+        # Six digits, so that a rate is easy to type; tolerances are coarser.
         return float(f"{middle:.6g}")
 
     def learn(self, value: float, holds: bool) -> None:
-        """Take the outcome of a value that was tried."""
+        """Record whether the goal held at a value."""
         if holds:
             self.holds = value
         else:
             self.fails = value
 
     def left(self) -> int:
-        """Return about how many values are still to be tried."""
+        """Return an estimate of how many values remain to be tried."""
         if self.next() is None:
             return 0
         if self.fails is None or self.holds is None:
@@ -56,5 +56,5 @@ class RateSearch:
 
     @property
     def verdict(self) -> str:
-        """What the search says."""
+        """Verdict of the search."""
         return NEVER if self.holds is None else ALWAYS if self.fails is None else FOUND

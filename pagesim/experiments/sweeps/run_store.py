@@ -1,4 +1,4 @@
-"""RunStore: a folder of runs that are over, each in a file of its own."""
+"""RunStore: a folder of finished runs, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json, read_text
 
 MARKER = "store.json"
-"""A folder that holds this is a store of ours; there results are added and tables replaced."""
+"""File that marks a folder as a run store, in which results are added and tables replaced."""
 
 SCHEMA = 1
 
@@ -29,9 +29,9 @@ class RunRecord:
 
     Attributes:
         status: ``done`` or ``failed``.
-        error: what went wrong, a sentence; None if nothing did.
-        summary: every metric, as ``summary.json`` of a run holds it; None for a run that failed.
-        notes: what was noticed or assumed on the way.
+        error: what went wrong, in a sentence; None if nothing did.
+        summary: every metric, as in a run's ``summary.json``; None for a failed run.
+        notes: what was noticed or assumed during the run.
     """
 
     status: Literal["done", "failed"]
@@ -43,7 +43,7 @@ class RunRecord:
 _ENDED = tuple(field.name for field in fields(RunRecord))
 
 SEAL = "sha256"
-"""The field of a stored run that holds a hash of how it ended."""
+"""The field of a stored run that holds a hash of its outcome."""
 
 
 def _seal(ended: dict[str, Any]) -> str:
@@ -51,20 +51,20 @@ def _seal(ended: dict[str, Any]) -> str:
 
 
 class RunStore:
-    """Runs that are over, in a folder, each in a file under its key.
+    """Finished runs in a folder, each in a file named by its key.
 
-    A file appears whole or not at all, so that a process that is killed, or writes at the
-    same time, does no harm.
+    Files are written atomically, so that killed processes and concurrent writers
+    do no harm.
 
     Args:
-        folder: a store, or a folder that is empty or not there yet.
+        folder: an existing store, or a folder that is empty or does not exist yet.
 
     Raises:
-        PagesimError: the folder holds something else, or cannot be written.
+        PagesimError: the folder contains something else, or cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        # Workers get paths, and may work in another folder.
+        # Workers receive paths, and may have another working directory.
         self.folder = folder.absolute()
         self._runs = self.folder / "runs"
         marker = self.folder / MARKER
@@ -85,14 +85,14 @@ class RunStore:
         put_text(marker, json.dumps({"schema": SCHEMA}))
 
     def run(self, key: str) -> RunRecord | None:
-        """Return how a run ended; None if it has not.
+        """Return how a run ended; None if it is not in the store.
 
         Raises:
-            PagesimError: the file holds no run, or was changed since the run was stored.
+            PagesimError: the file cannot be read, or was changed since the run was stored.
         """
         file = self._runs / f"{key}.json"
         found = _read(file)
-        # A run that another version stored has another key: what has no seal is none of this one's.
+        # Other versions use other keys, so a file without a seal is not a run of this version.
         if not isinstance(found, dict) or SEAL not in found:
             return None
         ended: dict[str, Any] = {name: found.get(name) for name in _ENDED}
@@ -103,7 +103,7 @@ class RunStore:
         return RunRecord(**{**ended, "notes": tuple(ended["notes"])})
 
     def put_run(self, key: str, record: RunRecord, scenario: dict[str, Any]) -> None:
-        """Keep how a run ended; ``scenario`` is for readers of the file."""
+        """Store how a run ended; ``scenario`` is for people who read the file."""
         readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
         ended = {name: getattr(record, name) for name in _ENDED}
         text = json.dumps({"scenario": readable, **ended, SEAL: _seal(ended)}, allow_nan=False)
@@ -112,7 +112,7 @@ class RunStore:
 
 @contextmanager
 def opened(folder: str | PathLike[str] | None) -> Iterator[RunStore]:
-    """Give the store of a folder; without one a store that goes when it is left."""
+    """Open the store of a folder; without a folder, a temporary store that is deleted on exit."""
     if folder is not None:
         yield RunStore(Path(folder))
         return
@@ -121,7 +121,7 @@ def opened(folder: str | PathLike[str] | None) -> Iterator[RunStore]:
 
 
 def _read(file: Path) -> Any:
-    """Return a file's JSON; None where there is no such file, or not the whole of one."""
+    """Return a file's JSON; None if the file does not exist or is not valid JSON."""
     try:
         return parse_json(read_text(file))
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs: many scenarios on many workers, each result stored when it is there, nothing done twice."""
+"""Runs: many scenarios on many workers, with each result stored at once and nothing run twice."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with how many runs are over, and of how many; at first with those that were over before."""
+"""Called with the numbers of finished runs and of all runs; first with those found in the store."""
 
 MOST_TRACES = 4
-"""Traces that are kept in memory; runs come trace by trace, so few are in use at a time."""
+"""Traces kept in memory; runs are grouped by trace, so few are in use at a time."""
 
 _traces: dict[str, Trace] = {}
 
@@ -40,14 +40,14 @@ def replay_all(
     retry_failed: bool = False,
     progress: ProgressCallback | None = None,
 ) -> list[StoredRun]:
-    """Replay scenarios, or find in the store what came of them; return how each ended, in their order.
+    """Replay scenarios that are not in the store yet; return how each ended, in their order.
 
     Args:
-        scenarios: what to run; the options of each must go together (`prepare.check`).
-        store: what is found is kept there at once, also how a run failed.
-        workers: what replays.
-        retry_failed: whether runs that failed before are run again.
-        progress: for a bar.
+        scenarios: scenarios to run; the options of each must be compatible (`prepare.check`).
+        store: store of results; each result is added at once, including failures.
+        workers: processes that run the replays.
+        retry_failed: whether to repeat runs that failed before.
+        progress: called as runs finish, for a progress bar.
 
     Raises:
         PagesimError: no trace can be made, or the store cannot be written.
@@ -59,7 +59,7 @@ def replay_all(
         record = store.run(key)
         if record is not None and not (retry_failed and record.status == "failed"):
             records[key] = record
-    # Trace by trace, so that each is made once.
+    # Grouped by trace, so that each is made once.
     order = {recipe: place for place, recipe in enumerate(dict.fromkeys(recipes.values()))}
     left = [scenario for scenario, key in keys.items() if key not in records]
     left.sort(key=lambda scenario: order[recipes[scenario]])
@@ -95,14 +95,14 @@ def run_and_store(
     store: RunStore,
     workers: Workers,
 ) -> Iterator[tuple[str, RunRecord]]:
-    """Yield the key and the end of each run, stored as soon as it is over.
+    """Yield each run's key and outcome, which is stored as soon as the run finishes.
 
     Args:
-        function: replays; it returns the key and how the run ended.
-        calls: its arguments.
-        scenarios: by key, for readers of the store.
-        store: of runs.
-        workers: that call the function.
+        function: function that carries out a run and returns its key and outcome.
+        calls: arguments of each call.
+        scenarios: scenario by key, for people who read the store.
+        store: store of runs.
+        workers: processes that call the function.
     """
     for key, record in workers.call(function, calls):
         store.put_run(key, record, scenarios[key].model_dump(exclude={"steps"}, exclude_none=True))
@@ -110,7 +110,7 @@ def run_and_store(
 
 
 def _trace(recipe: str, scenario: Scenario) -> Trace:
-    """Return the trace of a recipe, of the last ones from memory."""
+    """Return the trace of a recipe; the last few are cached in memory."""
     if recipe not in _traces:
         made = trace_of(scenario)
         while len(_traces) >= MOST_TRACES:
@@ -130,5 +130,5 @@ def _replay(key: str, scenario: Scenario, trace: Trace, version: str) -> tuple[s
     except (
         Exception,
         SystemExit,
-    ) as error:  # a mistake of ours, or a plug-in's, in one run: the others go on
+    ) as error:  # a bug in pagesim or a plug-in must not stop the other runs
         return key, RunRecord("failed", f"{type(error).__name__}: {error}", None)

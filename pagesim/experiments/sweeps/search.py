@@ -1,4 +1,4 @@
-"""A capacity search: the highest rate, or most outstanding requests, at which a policy keeps its goals."""
+"""Capacity search: the highest rate, or most outstanding requests, at which a policy meets its goals."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BOUNDS = {"rate": (0.1, 1000.0), "max_concurrency": (1, 4096)}
-"""What a search may find, and where it begins and stops unless told."""
+"""What can be searched for, with the default lowest and highest values."""
 
 UNITS = {"rate": "rate", "max_concurrency": "concurrency"}
 
 WITHOUT_RATE = ("recorded", "all-at-once", "sosp")
-"""Arrivals that have no rate, or not the same requests at every rate."""
+"""Arrival processes that have no rate, or whose requests differ between rates."""
 
 
 class Search(Comparison):
-    """A scenario, policies, and the goals that each shall keep at as high a rate or concurrency as it can."""
+    """A scenario, policies, and the goals that each policy must meet at the highest load it can sustain."""
 
     find: Literal["rate", "max_concurrency"] = Field(
         "rate",
@@ -58,13 +58,13 @@ class Search(Comparison):
     @field_validator("goals", mode="before")
     @classmethod
     def _as_tuple(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
+        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
 
     def parsed_goals(self) -> list[Goal]:
-        """Return the goals.
+        """Return the parsed goals.
 
         Raises:
-            PagesimError: there is none, one is no goal, or an option does not go with a search.
+            PagesimError: there is no goal, one is invalid, or an option is not allowed in a search.
         """
         if not self.goals:
             raise PagesimError("goals is empty; a capacity search needs a goal, such as p99_ttft<=2s")
@@ -93,7 +93,7 @@ class Search(Comparison):
         return [parse_goal(text) for text in self.goals]
 
     def base(self) -> Scenario:
-        """Return the scenario of which only the policy, what is searched for and the seed change."""
+        """Return the scenario in which only the policy, the searched option and the seed vary."""
         own = set(Search.model_fields) - set(Scenario.model_fields)
         base = Scenario(**self.model_dump(exclude=own))
         if self.find == "max_concurrency" and self.arrivals is None:
@@ -101,7 +101,7 @@ class Search(Comparison):
         return base.model_copy(update=self.at(self.bracket().lowest))
 
     def bracket(self) -> RateSearch:
-        """Return where to search."""
+        """Return the range in which to search."""
         lowest, highest = BOUNDS[self.find]
         return RateSearch(
             lowest if self.lowest is None else self.lowest,
@@ -111,21 +111,21 @@ class Search(Comparison):
         )
 
     def at(self, value: float) -> dict[str, Any]:
-        """Return the option that is searched for, with a value."""
+        """Return the searched option set to a value."""
         return {self.find: int(value) if self.find == "max_concurrency" else value}
 
 
 @dataclass(frozen=True)
 class CapacityTables:
-    """What came of a capacity search.
+    """Results of a capacity search.
 
     Attributes:
-        rates: one row a policy: the highest ``rate`` in requests/s, or ``max_concurrency``, that keeps the
-            goals (NaN if the lowest does not), the lowest that was seen to fail, ``fails_at`` (NaN if none
-            was), a ``verdict``, and the mean over the seeds of each goal's metric there, in seconds.
-        probes: one row a policy and value that was tried: those metrics, whether the goals ``hold``, how many
-            requests got no answer (``unserved``), the first ``error`` of a run that failed, and ``notes`` of
-            what was assumed, a line each.
+        rates: one row per policy: the highest ``rate`` in requests/s, or ``max_concurrency``, that meets the
+            goals (NaN if the lowest does not); ``fails_at``, the lowest that was seen to fail (or NaN); a
+            ``verdict``; and each goal's metric at the highest, in seconds, as the mean over the seeds.
+        probes: one row per policy and tried value: those metrics, whether the goals ``hold``, how many
+            requests were ``unserved``, the first ``error`` of a failed run, and ``notes`` on assumptions, one
+            per line.
     """
 
     rates: pd.DataFrame
@@ -150,32 +150,32 @@ def capacity(
 ) -> CapacityTables:
     """Find, for each policy, the highest request rate, or concurrency, at which all goals hold.
 
-    It is doubled from the lowest until a goal fails, then bisected. Each time the same requests are sent:
-    at a rate, only their arrivals move together; under a bound on outstanding ones, all are there from the
-    start, unless arrivals say otherwise. A goal holds where the mean over the seeds is within its bound and
-    every request that the system could ever serve got its answer.
+    The load is doubled from the lowest until a goal fails, then bisected. The same requests are sent at every
+    load: a rate only scales their arrival times, and with a bound on outstanding requests, all of them arrive
+    at the start unless ``arrivals`` says otherwise. A goal holds if the mean over the seeds is within its
+    bound and every request that the system can serve at all finished.
 
     Args:
         trace: a bundled workload's name, or a trace file.
         policies: names of `POLICIES`.
         goals: such as ``"p99_ttft<=2s"`` or ``["normalized_latency<=1.0", "p95_tpot<=100ms"]``;
-            statistics are mean (when left out), p50, p90, p95 and p99.
+            statistics are mean (the default), p50, p90, p95 and p99.
         find: ``rate``, or ``max_concurrency``.
-        seeds: how many at each rate.
-        lowest: requests/s to begin with, 0.1 when left out; or requests, 1.
-        highest: requests/s to stop at, 1000; or requests, 4096.
-        tolerance: relative distance at most of what holds to what fails.
-        out: a folder as for `sweep`, and it may be the same one; None keeps nothing.
+        seeds: number of seeds at each load.
+        lowest: load to start with, by default 0.1 requests/s or 1 request.
+        highest: load to stop at, by default 1000 requests/s or 4096 requests.
+        tolerance: largest relative distance between the load that holds and the one that fails.
+        out: a folder as for `sweep`, possibly the same one; None stores nothing.
         jobs: as for `sweep`.
         executor: as for `sweep`.
         address: as for `sweep`.
-        **options: the fields of `Scenario` but ``policy``, ``rate``, ``duration`` and what is searched for.
+        **options: fields of `Scenario` except ``policy``, ``rate``, ``duration`` and the searched option.
 
     Returns:
-        The tables of rates and of what was tried.
+        The tables of rates and of probes.
 
     Raises:
-        PagesimError: a goal, an option, a trace or the folder is off; then nothing is run.
+        PagesimError: a goal, an option, a trace or the folder is invalid; then nothing is run.
 
     Example:
         >>> import pagesim as ps
@@ -198,9 +198,9 @@ def capacity(
 def run_search(
     plan: Search, store: RunStore, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> CapacityTables:
-    """Search; what `capacity` and the command line call.
+    """Carry out a search; called by `capacity` and by the command line.
 
-    All policies take their next step together, so that many workers have work.
+    All policies take their next step together, to keep many workers busy.
     """
     import pandas as pd
 
@@ -248,18 +248,18 @@ def run_search(
         for policy, bracket in brackets.items()
     ]
     probes.sort(key=lambda probe: (plan.policies.index(probe["policy"]), probe[plan.find]))
-    # Where no run failed the column would have no type.
+    # If no run failed, the column would have no type.
     return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
 
 
 def keep(tables: CapacityTables, store: RunStore) -> None:
-    """Write a search's tables into its folder, in place of older ones."""
+    """Write a search's tables into its folder, replacing older ones."""
     keep_table(tables.rates, store.folder / "capacity.parquet")
     keep_table(tables.probes, store.folder / "probes.parquet")
 
 
 def _probe(runs: Sequence[StoredRun], goals: Sequence[Goal]) -> dict[str, Any]:
-    """Return what the seeds of one policy at one rate say of the goals."""
+    """Return the result of one policy at one load, over all seeds."""
     summaries = [run.record.summary for run in runs if run.record.summary is not None]
     means = {goal.metric: _mean([goal.value(summary) for summary in summaries]) for goal in goals}
     unserved = sum(map(_unserved, summaries))
@@ -274,10 +274,10 @@ def _probe(runs: Sequence[StoredRun], goals: Sequence[Goal]) -> dict[str, Any]:
 
 
 def _burst(rate: float | None, summary: Mapping[str, Any] | None) -> str:
-    """Return that requests at a rate are a short burst, if they are; nothing otherwise.
+    """Return a note if the requests are only a short burst at this rate, else an empty string.
 
-    By Little's law rate · latency requests are outstanding once a load is steady. Where these are a tenth of
-    all requests or more, much of the run is its beginning and its end, and queues have no time to grow.
+    By Little's law, rate · latency requests are outstanding in the steady state. If these are a tenth of all
+    requests or more, warm-up and drain are a large part of the run, and queues have no time to grow.
     """
     if rate is None or not math.isfinite(rate) or summary is None or summary["latency"]["mean"] is None:
         return ""
@@ -291,14 +291,14 @@ def _burst(rate: float | None, summary: Mapping[str, Any] | None) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    """Return the mean; NaN where a value is missing: a goal without a number is not kept."""
+    """Return the mean; NaN if a value is missing, since a goal without a value does not hold."""
     return math.nan if not values or None in values else float(np.mean([v for v in values if v is not None]))
 
 
 def _unserved(summary: Mapping[str, Any]) -> int:
-    """Return the requests that got no answer though they could have at another rate.
+    """Return how many requests did not finish, except those that no load would let the system serve.
 
-    Latencies are those of finished requests: a system that drops requests would look fast.
+    Latencies cover only finished requests, so a system that drops requests would look fast.
     """
     requests = summary["requests"]
     return sum(int(requests[outcome]) for outcome in ("unschedulable", "aborted", "unfinished"))

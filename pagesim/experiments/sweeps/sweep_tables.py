@@ -1,4 +1,4 @@
-"""Tables of many runs: one row a run, and one row a point with its mean and confidence over the seeds."""
+"""Tables of many runs: one row per run, and one per point with means and confidence over the seeds."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
 PARAMETERS = tuple(name for name in Scenario.model_fields if name != "steps")
-"""The columns that say what was run; the options of others' schedulers follow where they are given."""
+"""Columns that describe what was run; options of plug-in schedulers follow if they are given."""
 
 MARGIN = "ci95"
-"""Ending of the column that holds half the width of a mean's 95 % confidence interval."""
+"""Suffix of columns with half the width of a mean's 95 % confidence interval."""
 
 
 @dataclass(frozen=True)
 class SweepTables:
-    """What came of a sweep, in the grid's order. Metrics are those of a run's summary, such as ttft.p99.
+    """Results of a sweep, in the grid's order; metrics are those of a run's summary, such as ttft.p99.
 
     Attributes:
-        runs: one row a run: its ``key``, every parameter, ``status`` (``done`` or ``failed``), ``error``,
-            ``notes`` (what was assumed, a line each), and every metric; the same sweep gives the same bytes
-            of Parquet.
-        means: one row a point: every parameter but the seed, how many ``runs`` are done and how many
-            ``failed``, and for each metric its mean over them and, in ``<metric>.ci95``, half the width of
-            the mean's 95 % confidence interval (Student's t); NaN for fewer than two runs.
-        timings: one row a run: its ``key``, and what the simulator says of itself (``sim.wall_s`` in seconds,
-            ``sim.peak_rss_mb``, ``sim.rows``), which no other sweep gives again.
+        runs: one row per run: its ``key``, every parameter, ``status`` (``done`` or ``failed``), ``error``,
+            ``notes`` (assumptions, one per line), and every metric. The same sweep gives byte-identical
+            Parquet.
+        means: one row per point: every parameter except the seed, the numbers of finished (``runs``) and
+            ``failed`` runs, and each metric's mean. ``<metric>.ci95`` is half the width of the mean's 95 %
+            confidence interval (Student's t); NaN for fewer than two runs.
+        timings: one row per run: its ``key`` and the simulator's own measurements (``sim.wall_s`` in seconds,
+            ``sim.peak_rss_mb``, ``sim.rows``), which differ from sweep to sweep.
     """
 
     runs: pd.DataFrame
@@ -44,7 +44,7 @@ class SweepTables:
 
 
 def flat(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a summary's numbers by their dotted names."""
+    """Yield the dotted names and values of a summary's numbers."""
     for name, value in summary.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -53,13 +53,13 @@ def flat(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run found by dotted names: its numbers, without what was run, and how."""
+    """Return a run's metrics by dotted names, without its parameters and the simulator's measurements."""
     asked = ("policy", "options", "rejections", "sim")
     return dict(flat({name: value for name, value in summary.items() if name not in asked}))
 
 
 def tables_of(runs: Sequence[StoredRun]) -> SweepTables:
-    """Return the tables of runs, in their order."""
+    """Return the tables of these runs, in the same order."""
     import pandas as pd
 
     keys = pd.Series([run.key for run in runs], dtype="string")
@@ -100,13 +100,13 @@ def _means(runs: Sequence[StoredRun], found: Sequence[Mapping[str, Any]]) -> pd.
 
 
 def mean_and_margin(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean of what is not NaN, and half the width of its 95 % confidence interval (Student's t).
+    """Return the mean ignoring NaN, and half the width of its 95 % confidence interval (Student's t).
 
     Args:
-        values: one a seed, ``[N]``.
+        values: one value per seed, ``[N]``.
 
     Returns:
-        Both NaN where there is no value, the margin also where there is one.
+        Mean and margin; both are NaN without any value, and the margin also for a single one.
     """
     from scipy.special import stdtrit
 
@@ -124,7 +124,7 @@ def _parameters(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _parameter(name: str, scenarios: Sequence[Scenario]) -> pd.Series[Any]:
-    """Return an option's column; its type is the option's, whatever its values happen to be."""
+    """Return an option's column, with the option's type regardless of the values it happens to have."""
     import pandas as pd
 
     kinds = {int: "Int64", float: "float64", bool: "boolean"}
@@ -137,7 +137,7 @@ def _parameter(name: str, scenarios: Sequence[Scenario]) -> pd.Series[Any]:
 
 
 def _columns(found: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series[Any]]:
-    """Return metrics as columns: counts stay whole numbers, also where a failed run has none."""
+    """Return metrics as columns; counts stay whole numbers even if a failed run has none."""
     import pandas as pd
 
     columns = {}

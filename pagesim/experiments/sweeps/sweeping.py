@@ -1,4 +1,4 @@
-"""A sweep from its plan to its tables."""
+"""Carry out a sweep, from its plan to its tables."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def sweep(
 
     Args:
         trace: a bundled workload's name, or a trace file.
-        grid: for each option that varies its values; a policy gets the options that it can use.
-        seeds: how many at each point: ``seed``, ``seed + 1`` and so on.
-        out: a folder that keeps each run as soon as it is over, and the tables. A sweep with the same folder,
-            a longer one too, does not repeat a run. None keeps nothing.
-        jobs: runs at a time; None for one a core.
+        grid: values of each option that varies; each policy gets the options that it supports.
+        seeds: number of seeds at each point: ``seed``, ``seed + 1`` and so on.
+        out: folder that stores each run as soon as it finishes, and the tables. Further sweeps with the same
+            folder, such as larger ones, do not repeat a run. None stores nothing.
+        jobs: runs at a time; None for one per core.
         executor: ``local``, or ``ray`` for a Ray cluster.
-        address: of the Ray cluster, such as ``10.0.0.1:6379``.
-        retry_failed: whether runs that failed before are run again.
+        address: address of the Ray cluster, such as ``10.0.0.1:6379``.
+        retry_failed: whether to repeat runs that failed before.
         **options: the fields of `Scenario` that do not vary, such as ``num_blocks=983`` or ``duration=60.0``.
 
     Returns:
-        The tables of runs, of means over the seeds, and of timings. A point that cannot run and a run that
-        failed are rows with an error.
+        The tables of runs, of means over the seeds, and of timings. Points that cannot run and failed runs
+        are rows with an error.
 
     Raises:
-        PagesimError: an option or the folder is off, or no point can run; then nothing is run.
+        PagesimError: an option or the folder is invalid, or no point can run; then nothing is run.
 
     Example:
         >>> import pagesim as ps
@@ -78,7 +78,7 @@ def run_sweep(
     retry_failed: bool = False,
     progress: ProgressCallback | None = None,
 ) -> SweepTables:
-    """Run what a sweep lacks; what `sweep` and the command line call."""
+    """Run a sweep's runs that are not stored yet; called by `sweep` and by the command line."""
     scenarios = plan.scenarios()
     able = [scenario for scenario, refusal in scenarios.items() if not refusal]
     runs = iter(replay_all(able, store, workers, retry_failed=retry_failed, progress=progress))
@@ -93,18 +93,18 @@ def run_sweep(
 
 
 def point_columns() -> list[str]:
-    """Return the names of all metrics as the table of points has them, before any run of a sweep is over."""
+    """Return the names of the metric columns in the table of points, before any run has finished."""
     summary = simulate("fixed:1,1", num_blocks=200, steps="none").summary
     return [column for name in metrics_of(summary) for column in (name, f"{name}.{MARGIN}")]
 
 
 def keep(plan: Sweep, tables: SweepTables, store: RunStore) -> None:
-    """Write a sweep's plan and tables into its folder, in place of older ones."""
+    """Write a sweep's plan and tables into its folder, replacing older ones."""
     put_text(store.folder / "sweep.toml", grid_toml(plan))
     for name in ("runs", "means", "timings"):
         keep_table(getattr(tables, name), store.folder / f"{name}.parquet")
 
 
 def keep_table(table: pd.DataFrame, file: Path) -> None:
-    """Write a table to a Parquet file, all of it or nothing."""
+    """Write a table to a Parquet file, atomically."""
     put(file, lambda out: table.to_parquet(out, index=False))

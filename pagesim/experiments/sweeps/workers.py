@@ -1,4 +1,4 @@
-"""Workers: the processes that replay, on this machine or on a Ray cluster, by joblib."""
+"""Workers: processes that run replays on this machine or on a Ray cluster, through joblib."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from pagesim.errors import PagesimError, reason
 Executor = Literal["local", "ray"]
 
 NO_PROCESSES = AssertionError, OSError, ImportError, NotImplementedError
-"""What is raised where there are no semaphores, by joblib and by Python itself."""
+"""Exceptions that joblib and Python raise on machines without semaphores."""
 
 ANSWERS_WITHIN_S = 20.0
-"""Seconds in which a Ray cluster must answer."""
+"""Timeout for a Ray cluster's answer, in seconds."""
 
 IDLE_S = 30
-"""Seconds after which a local worker without work ends."""
+"""Seconds after which an idle local worker exits."""
 
 R = TypeVar("R")
 
 
 class Workers:
-    """Processes that calls are handed to, as a context; one job is this process itself.
+    """A context manager for worker processes; with one job, calls run in this process.
 
     Args:
-        jobs: how many, on this machine no more than it has cores, or 2; None for one a core, of this machine
-            or of the cluster.
+        jobs: number of processes, locally at most the number of cores or 2, whichever is more; None for one
+            per core of this machine or of the cluster.
         executor: ``local`` or ``ray``.
-        address: of a running Ray cluster; None for the one that this process is connected to, that
-            ``RAY_ADDRESS`` names, or else one of this machine's cores.
+        address: address of a running Ray cluster; None for the one that this process is connected to, the one
+            that ``RAY_ADDRESS`` names, or else a new one on this machine.
 
     Raises:
-        PagesimError: an argument is off, Ray is not installed, or the cluster cannot be reached.
+        PagesimError: an argument is invalid, Ray is not installed, or the cluster cannot be reached.
     """
 
     def __init__(self, jobs: int | None = None, executor: str = "local", address: str | None = None) -> None:
@@ -64,13 +64,13 @@ class Workers:
             if self._executor == "ray":
                 self._open.enter_context(_connected(self._address))
             else:
-                # A replay is one thread; a worker that starts more only gets in the others' way.
+                # A replay has one thread; if workers started more, they would only slow one another down.
                 config |= {"backend": "loky", "inner_max_num_threads": 1, "idle_worker_timeout": IDLE_S}
                 config["n_jobs"] = min(self._jobs, max(2, os.cpu_count() or 1))
                 config |= {"initializer": _end_with, "initargs": (os.getpid(),)}
             try:
                 self._open.enter_context(joblib.parallel_config(**config))
-                # One call a batch: each result is handed over, and stored, as soon as it is there.
+                # One call per batch: each result is returned, and stored, as soon as it is available.
                 parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
                 self._parallel = self._open.enter_context(parallel)
             except NO_PROCESSES:
@@ -87,12 +87,12 @@ class Workers:
         self._open.__exit__(kind, error, trace)
 
     def call(self, function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-        """Yield what a function returns for each of these arguments, in the order in which it is done.
+        """Yield a function's results for these calls, in the order in which they finish.
 
-        The arguments are taken from the iterable some calls before workers are free for them.
+        The iterable is consumed a few calls ahead of the workers.
 
         Raises:
-            PagesimError: a worker was killed, for want of memory perhaps.
+            PagesimError: a worker was killed, perhaps because memory ran out.
         """
         import joblib
 
@@ -108,14 +108,14 @@ class Workers:
 
 
 def _cancel(results: Any) -> None:
-    """End calls whose results nothing waits for any more: they may take hours."""
-    with warnings.catch_warnings():  # joblib's, of cancelled calls
+    """Cancel calls whose results are no longer needed, since they may take hours."""
+    with warnings.catch_warnings():  # joblib warns of cancelled calls
         warnings.simplefilter("ignore", UserWarning)
         results.close()
 
 
 def _end_with(parent: int) -> None:
-    """Let a worker end with the process that started it, whatever it is at."""
+    """Make a worker exit when the process that started it does, whatever it is doing."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -127,7 +127,7 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
-    """Connect to Ray, and make it a backend of joblib; a connection that is opened here ends here."""
+    """Connect to Ray and register it as a joblib backend; a connection opened here is closed on exit."""
     import joblib
 
     try:
@@ -137,17 +137,17 @@ def _connected(address: str | None) -> Iterator[None]:
         raise PagesimError("executor ray needs Ray; pip install '.[ray]' in the checkout") from None
 
     class Streaming(RayBackend):
-        """Ray's backend for joblib, handing over each result when it is there.
+        """Ray's backend for joblib, returning each result as soon as it is available.
 
-        joblib switches that off for process pools, because leaving such a generator early may hang when
-        the pool is torn down; Ray's pool ends its actors instead.
+        joblib disables this for process pools, because closing the generator early may hang when
+        the pool is torn down; Ray's pool terminates its actors instead.
         """
 
         supports_return_generator = True
 
     # As `ray.util.joblib.register_ray` does.
     joblib.register_parallel_backend("ray", Streaming)
-    # It warns each time that joblib passes an option of other pools.
+    # It warns whenever joblib passes an option of other pools.
     logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)
     if ray.is_initialized():
         yield
@@ -166,7 +166,7 @@ def _connected(address: str | None) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Open a connection to ``HOST:PORT`` and close it: Ray itself tries for minutes.
+    """Check that ``HOST:PORT`` accepts connections, since Ray itself would retry for minutes.
 
     Raises:
         OSError, UnicodeError, OverflowError: there is no such host, or nothing listens there.
@@ -178,7 +178,7 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise a `TimeoutError` when what is done here takes longer; in a thread but the first, nothing does."""
+    """Raise a `TimeoutError` if the context takes longer; has no effect outside the main thread."""
 
     def over(*_: object) -> None:
         raise TimeoutError(f"it does not answer within {seconds:g} s")

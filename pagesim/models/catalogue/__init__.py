@@ -14,26 +14,26 @@ from pagesim.models.model_spec import ModelSpec
 
 
 def known_as(name: str) -> str | None:
-    """Return the name here of a model by its name or its id on Hugging Face; None if it is not known."""
+    """Return a model's name in the catalogue, given that or its Hugging Face ID; None if unknown."""
     name = name.lower()
     return name if name in names() else ids().get(name)
 
 
 def is_config(name: str) -> bool:
-    """Say whether a model is a path: of a ``config.json``, of its folder, or of a layer file."""
+    """Return whether a model is given by a path: of a ``config.json``, its folder, or a layer file."""
     try:
         return known_as(name) is None and (name.endswith((".json", ".toml")) or Path(name).is_dir())
-    except (OSError, ValueError):  # too long to be a path, say
+    except (OSError, ValueError):  # such as one too long for a path
         return False
 
 
 def model(name: str) -> ModelSpec:
-    """Return the model of that name or id on Hugging Face, or read it from a file.
+    """Return the model of that name or Hugging Face ID, or read it from a file.
 
-    A file is a ``config.json``, named by its path or its folder's, or a layer file (`from_layers`).
+    A file is a ``config.json``, given by its path or its folder's, or a layer file (`from_layers`).
 
     Raises:
-        PagesimError: no such model, the message listing names like it; or a file that cannot be read.
+        PagesimError: the model is unknown (the message lists similar names), or the file cannot be read.
     """
     if not is_config(name):
         if (known := known_as(name)) is None:
@@ -41,37 +41,37 @@ def model(name: str) -> ModelSpec:
         return _worked_out(known)
     if is_layer_file(name):
         return from_layers(name)
-    # A run asks for its model many times, and a long list of quantized layers takes a while to read.
+    # A run looks up its model many times, and a long list of quantized layers is slow to parse.
     contents = _contents(name)
     return _read(name, *contents) if contents else from_hf_config(name)
 
 
 def _contents(name: str) -> tuple[str, bytes, bytes] | None:
-    """Return where a config is, and what it and `FILE` beside it hold; None where it cannot be read twice."""
+    """Return a config's path, its content and that of `FILE` next to it; None if it cannot be read twice."""
     try:
         path = Path(name).resolve()
         path = path / "config.json" if path.is_dir() else path
         beside = path.with_name(FILE)
         if path.is_file():
             return str(path), path.read_bytes(), beside.read_bytes() if beside.is_file() else b""
-    except (OSError, ValueError, RuntimeError):  # what reads it says why
+    except (OSError, ValueError, RuntimeError):  # `from_hf_config` then reports why
         pass
     return None
 
 
 @lru_cache(maxsize=16)
 def _read(name: str, path: str, *contents: bytes) -> ModelSpec:
-    """Return a config's model; the last arguments only make the cache forget files that have changed."""
+    """Return a config's model; ``path`` and ``contents`` are only cache keys, for files that change."""
     return from_hf_config(name)
 
 
 def models() -> tuple[ModelSpec, ...]:
-    """Return every model that is known by name, family by family, small to large."""
+    """Return all models in the catalogue, by family and from small to large."""
     return tuple(map(_worked_out, names()))
 
 
 def matching(pattern: str) -> tuple[ModelSpec, ...]:
-    """Return the models of which the name, or an id on Hugging Face, holds a text, whatever its case."""
+    """Return the models whose name or Hugging Face ID contains a text, ignoring case."""
     part = pattern.lower()
     named = [name for name in names() if part in name]
     by_id = [name for hub_id, name in ids().items() if part in hub_id]

@@ -1,4 +1,4 @@
-"""Take the ``config.json`` of a model from the Hugging Face Hub, by its own client and on request only."""
+"""Download a model's ``config.json`` from the Hugging Face Hub, with the Hub's client and only on request."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagesim.models.catalogue.unknown import HUB_ID, out_of_scope, unknown
 from pagesim.models.hf_quantization import FILE
 
 WAIT = 5
-"""Seconds that the Hub has to answer."""
+"""Timeout for the Hub's answer, in seconds."""
 
 
 def fetched(name: str) -> str:
-    """Return the folder into which the Hub's client puts a model's config, or the name of one that is known.
+    """Return the folder to which a model's config was downloaded, or the name itself if it is known.
 
-    Nothing but ``config.json``, and `FILE` where there is one, is taken.
+    Only ``config.json`` and, if there is one, `FILE` are downloaded.
 
     Args:
-        name: ORG/NAME.
+        name: the model's ID on the Hub, ORG/NAME.
 
     Raises:
-        PagesimError: it is no such id, the client is not installed, or it cannot reach or find the file.
+        PagesimError: the ID is invalid, the client is not installed, or it cannot reach or find the file.
     """
     if known_as(name) or is_config(name):
         return name
@@ -40,19 +40,19 @@ def fetched(name: str) -> str:
         ) from None
     try:
         path = Path(_taken(hub, name, "config.json"))
-    except Exception as error:  # the client's errors are those of the HTTP client of its version
+    except Exception as error:  # its errors are those of its HTTP client, which differs by version
         raise PagesimError(
             f"fetch: the config.json of {name} cannot be taken from the Hub: {reason(error)}; give its path"
         ) from error
-    with suppress(Exception):  # as many models have none
+    with suppress(Exception):  # many models have none
         _taken(hub, name, FILE)
     return str(path.parent)
 
 
 def _taken(hub: Any, name: str, file: str) -> str:
-    """Return the path of a file of the Hub, or of what an earlier fetch left of it if the Hub is not reached.
+    """Return the path of a downloaded file, or of an earlier copy if the Hub cannot be reached.
 
-    The client tries a download six times over half a minute, but asks about a file once.
+    The client retries a download six times over half a minute, but requests a file's metadata only once.
     """
     try:
         hub.get_hf_file_metadata(hub.hf_hub_url(name, file), timeout=WAIT)

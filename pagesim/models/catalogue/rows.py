@@ -1,4 +1,4 @@
-"""Rows of the catalogue: a released model each, in the JSON files of `FOLDER`, one a family of models."""
+"""Rows of the catalogue, one per released model, in the JSON files of `FOLDER`, one per family."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from pagesim.models.huggingface import from_hf_config
 from pagesim.models.model_spec import ModelSpec
 
 FOLDER = Path(__file__).parent / "families"
-"""Where the files are."""
+"""Folder of these files."""
 
 
 class Row(BaseModel):
     """A row of the catalogue: a released model.
 
     Attributes:
-        name: what users call it here; that of its first id, in small letters, where it is left out.
-        ids: its ids on Hugging Face, variants with the same numbers among them; the first is where the config
-            stands.
-        like: the name of another row whose config is taken, changed by this one's.
-        config: the keys of its ``config.json`` by which it is sized.
-        weights: weight dtype, where no config says how its linear layers are quantized.
-        kv_dtype: of the KV cache, where the checkpoint says one beside ``weights``.
+        name: its name in pagesim; by default the name part of its first ID, in lower case.
+        ids: its Hugging Face IDs, including variants with the same numbers; the config is from the first.
+        like: name of another row whose config is used, with this row's keys replaced.
+        config: the keys of its ``config.json`` that determine its size.
+        weights: weight dtype, if no config specifies how its linear layers are quantized.
+        kv_dtype: KV cache dtype, if the checkpoint specifies one in addition to ``weights``.
         source: where the numbers were seen.
-        date: when.
-        unverified: neither the file nor a copy with all these keys was seen.
+        date: when they were seen.
+        unverified: whether neither the file nor a copy with all these keys was seen.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,7 +49,7 @@ class Row(BaseModel):
 
 @cache
 def names() -> dict[str, Mapping[str, Any]]:
-    """Return the rows by name, unchecked, file by file."""
+    """Return the rows by name, not validated, file by file."""
     return {
         row.get("name") or row["ids"][0].partition("/")[2].lower(): row
         for path in sorted(FOLDER.glob("*.json"))
@@ -60,7 +59,7 @@ def names() -> dict[str, Mapping[str, Any]]:
 
 @cache
 def ids() -> dict[str, str]:
-    """Return the names of the rows by their ids in small letters."""
+    """Return the names of the rows by their IDs in lower case."""
     return {each.lower(): name for name, row in names().items() for each in row.get("ids", ())}
 
 
@@ -68,7 +67,7 @@ def spec_of(name: str) -> ModelSpec:
     """Return the model of the row of that name.
 
     Raises:
-        ValueError: the row is not as the schema has it.
+        ValueError: the row does not match the schema.
     """
     row = Row.model_validate(names()[name])
     spec = from_hf_config(config_of(name), name)
@@ -79,14 +78,14 @@ def spec_of(name: str) -> ModelSpec:
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Return the config of the row of that name, with what it takes from the row that it is ``like``."""
+    """Return the config of the row of that name, including what it inherits from its ``like`` row."""
     row = names()[name]
     like, own = row.get("like"), row.get("config", {})
     return _changed(config_of(like), own) if like else own
 
 
 def _changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with other values at some keys; objects are changed key by key."""
+    """Return a config with some keys replaced; nested objects are merged recursively."""
     found = {**config, **changes}
     for key in config.keys() & changes.keys():
         if isinstance(config[key], Mapping) and isinstance(changes[key], Mapping):

@@ -1,4 +1,4 @@
-"""What to say of a model that has no row: a likely name, how to give its config, or what it does instead."""
+"""Messages for models without a row: similar names, how to give a config, or why it is out of scope."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pagesim.models.catalogue.rows import ids, names
 _ROWS = Path(__file__).with_name("not_known.json")
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-"""ORG/NAME, as Hugging Face has it."""
+"""A Hugging Face ID, ORG/NAME."""
 
 
 def unknown(name: str, most: int = 1000) -> PagesimError:
-    """Return the error for a model that is not known by that name, cut at so many characters: what to do."""
+    """Return the error for an unknown model name, shown up to ``most`` characters, with what to do."""
     return PagesimError(f"no model is named {brief(name, most)}; {_advice(name)}")
 
 
 def out_of_scope(name: str) -> str | None:
-    """Return what a model does that is no language model with a KV cache, by its name; None of any other."""
+    """Return what a model does, by its name, if it is not a language model with a KV cache; else None."""
     return _row_of(name).get("what")
 
 
 def _row_of(name: str) -> dict[str, str]:
-    """Return the row of what is in no row of the catalogue, and why (``why``); an empty one of any other."""
+    """Return the row about a model that the catalogue deliberately leaves out; else an empty one."""
     rows: list[dict[str, str]] = json.loads(_ROWS.read_text(encoding="utf-8"))
     return next((row for row in rows if re.search(row["pattern"], name[:200].lower())), {})
 
@@ -56,5 +56,5 @@ def _advice(name: str) -> str:
 
 
 def _written(hub_id: str) -> str:
-    """Return an id as its row writes it."""
+    """Return an ID with the capitalization of its row."""
     return next(str(each) for each in names()[ids()[hub_id]]["ids"] if each.lower() == hub_id)
