@@ -27,7 +27,7 @@ class SglangQueue(WaitingQueue):
     Attributes:
         processed: tokens that the engine has processed.
         messages: requests that have arrived but that the loop has not received; they do not wait yet.
-        turned_away: requests turned away by a full queue and not yet reported by an iteration.
+        turned_away: requests that a full queue has rejected and not yet reported by an iteration.
     """
 
     __slots__ = (
