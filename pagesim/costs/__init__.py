@@ -1,4 +1,4 @@
-"""Cost models: how long an iteration takes, in ticks, from what it computes and moves."""
+"""Cost models: the ticks of an iteration, from what it computes and moves."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -45,8 +45,7 @@ class Plane(NamedTuple):
     def prompting(cls, axes: Axes, seconds: Floats) -> Plane:
         """Return prompt measurements over their number and length.
 
-        Batches of many long prompts are not measured; they scale with the number of prompts from the
-        largest that was.
+        Unmeasured batches of many long prompts scale with the number of prompts.
         """
         batch, length, known = _measured(axes, seconds)
         most = int(np.multiply.outer(batch, length)[np.isfinite(known)].max())

@@ -83,7 +83,7 @@ class OperatorTables:
         self._decoded: dict[int, OperatorTable] = {}
 
     def find(self, *name: str) -> list[OperatorTable]:
-        """Return the tables whose name begins so: newest vLLM release first, other engines last."""
+        """Return the tables whose name begins with ``name``: vLLM's first, newest release first."""
         places = [place for place, (_, *full) in enumerate(self._titles) if tuple(full[: len(name)]) == name]
         return sorted((self._table(place) for place in places), key=_newest_first)
 
