@@ -24,7 +24,7 @@ class IterationShape(NamedTuple):
             ends in this iteration counts once), plus draft tokens.
         launches: whether the model is run even if there is nothing to compute.
         drafts: draft tokens of the decoding sequences.
-        computed_prompts: prompts or prompt chunks computed; counted for a `ReadsSpans` cost model.
+        computed_prompts: prompts or prompt chunks computed; counted only for a `ReadsSpans` cost model.
         reached: tokens of ``decode_context`` within each of the model's spans; empty if unknown.
         reached_pairs: pairs of ``query_key_pairs`` within each span; empty if unknown.
     """

@@ -42,8 +42,8 @@ FEWEST = 8
 """Least number of timed sizes for which a shape of experts is used."""
 
 COVERED, FEW = 0.5, 0.1
-"""A grid of GEMMs is used if at least this fraction of it was measured, and if it has at least this fraction
-of the largest grid's points."""
+"""Conditions for using a grid of GEMMs: the least measured fraction of its points, and its least size as a
+fraction of the largest grid."""
 
 HOST_LAUNCH_S, SMALL = 20e-6, 512
 """GEMMs with n and k up to `SMALL` and m up to 64 take microseconds on the device. A kernel that takes longer

@@ -114,7 +114,7 @@ class Terms(Strict):
         decode_mixed: what decode attention adds to prompt attention in the same iteration, by block size;
             empty if that equals its time alone.
         copy: copies on write, over blocks, or over tokens for `ANY_BLOCK`.
-        swap_out, swap_in: transfers between device and host, likewise.
+        swap_out, swap_in: transfers between device and host, over blocks or tokens like ``copy``.
         overhead: all remaining time of an iteration, over sequences that get a token; None if no engine was
             measured, and the run's engine adds its own time (`EngineTime`).
         all_reduce: all-reduces of tensor parallelism, over tokens; None on one GPU.

@@ -15,7 +15,7 @@ BATCHES = (*range(1, 33), *range(40, 129, 8), *range(144, 513, 16), 1024)
 """Numbers of sequences at which a decode-attention formula with rounds is evaluated."""
 
 MIN_SPLIT_TOKENS = 256
-"""Minimum tokens per split of a sequence in decode attention."""
+"""Tokens up to which decode attention does not split a sequence."""
 
 CONTEXTS = (1, *(MIN_SPLIT_TOKENS * each + MIN_SPLIT_TOKENS // 2 for each in range(32)), FAR)
 """Contexts halfway between those at which a sequence gets one more split."""

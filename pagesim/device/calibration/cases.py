@@ -121,7 +121,7 @@ class ModelCases:
                 "block_size": block_size,
                 "kv_cache_dtype": "bf16" if self.rank.dtype == "bf16" else "fp16",
                 "seed": self._seed,
-                "cost": "affine:0.01,0,0",  # is never asked
+                "cost": "affine:0.01,0,0",  # never used
             }
             arrivals = np.repeat(APART_S * np.arange(len(self._batches)), self._batches)
             prompts, outputs = (np.full(len(arrivals), each) for each in (PROMPT, output))

@@ -207,7 +207,7 @@ class MeasuredExecutor(Observer):
             moves = Moves(tables.swaps_out, tables.swaps_in, tables.copies)
             tables.swaps_out, tables.swaps_in, tables.copies = [], [], []
         if not memory.shares:
-            # A request that was preempted since then copies nothing.
+            # A request that no longer decodes, such as a preempted one, copies nothing.
             copies = [copy for each, own in self._fork_copies if each.last_step >= 0 for copy in own]
             moves = moves._replace(copies=copies)
             self._fork_copies.clear()

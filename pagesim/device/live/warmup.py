@@ -58,7 +58,7 @@ def _run(executor: MeasuredExecutor, new: list[int], context: int) -> None:
 
 
 def _try_splits(executor: MeasuredExecutor) -> None:
-    """Run the decode kernel with 1, 2 and 16 splits: it is compiled anew for 1 and for multiples of 16."""
+    """Run the decode kernel with 1, 2 and 16 splits; 1 and multiples of 16 are compiled separately."""
     spec, pools = executor.model.spec, executor.pools
     batch = executor.staging.put(_columns(executor, [1], executor.longest))
     queries = torch.zeros(
