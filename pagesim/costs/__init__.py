@@ -1,4 +1,4 @@
-"""Cost models: how long an iteration takes, in ticks, from what it computes and moves."""
+"""Cost models: the ticks of an iteration, from what it computes and moves."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +63,11 @@ _HOMES = {
     "engine_time": "engines",
     "parse_cost": "parse",
 }
-"""Where each is; what is not here is in ``base``."""
+"""Module of each name; all other names are in ``base``."""
 
 
 def __getattr__(name: str) -> Any:
-    # The command line needs only the names of models and GPUs below; --help shall not wait for the rest.
+    # The command line needs only the names of models and GPUs, so --help must not wait for the other imports.
     if name not in __all__:
         raise AttributeError(f"module 'pagesim.costs' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The affine cost model: a constant, and so much a token, a token of context, a swapped block."""
+"""The affine cost model: a constant plus costs per token, per context token and per swapped block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Affine:
     Each coefficient is rounded to a whole picosecond.
 
     Raises:
-        PagesimError: a coefficient is negative or not finite, or all of an iteration would take no time.
+        PagesimError: a coefficient is not from 0 to 1000, or an iteration would take no time.
     """
 
     def __init__(self, step_s: float, token_s: float, context_s: float, block_s: float = 0.0) -> None:

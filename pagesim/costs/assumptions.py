@@ -1,4 +1,4 @@
-"""What costs assume of a model's layers, or do not know, a sentence each."""
+"""Assumptions of cost models about a model's layers, and known errors, one sentence each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pagesim.models.weights import GROUPS, Compute
 
 
 def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:
-    """Return what a cost of that name assumes of experts, if the model has any."""
+    """Return what the named cost model assumes about experts; empty for a dense model."""
     if model.moe is None:
         return ()
     return (
@@ -19,7 +19,7 @@ def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:
 
 
 def of_weights(model: ModelSpec, gpu: GpuSpec, cost: str) -> tuple[str, ...]:
-    """Return in what it takes products with quantized weights to be computed."""
+    """Return the data types in which it assumes GEMMs with quantized weights to be computed."""
     found = []
     by_dtype: dict[tuple[str, Compute], list[str]] = {}
     for group in GROUPS:
@@ -38,7 +38,7 @@ def of_weights(model: ModelSpec, gpu: GpuSpec, cost: str) -> tuple[str, ...]:
 
 
 def of_layers(model: ModelSpec, cost: str) -> tuple[str, ...]:
-    """Return what it assumes of layers that look back on some tokens only, or keep a state."""
+    """Return what it assumes about chunk, indexer and recurrent layers."""
     found = []
     kinds = {layer.kind for layer in model.cache_layers}
     if "chunk" in kinds:
@@ -65,18 +65,18 @@ ERRORS = {
     "auto": {DENSE: (7, 13), EXPERTS: (7, 6)},
     "roofline": {DENSE: (11, 13), EXPERTS: (9, 13)},
 }
-"""How far a cost was off on runs that it was not fitted to, by kind of model, in percent: seconds per output
-token in the mean, and to the first token in the median, both without sign (docs/validation/accuracy.md)."""
+"""Absolute errors of cost models on held-out runs in percent, by kind of model: the mean for time per output
+token and the median for time to first token (docs/validation/accuracy.md)."""
 
 
 def of_operators(model: ModelSpec) -> str:
-    """Return what is known of the error of sums of operators for a model of that kind."""
+    """Describe the known error of summed operators for this kind of model."""
     kind, tpot, ttft = _held_out(model, "auto")
     return f"on held-out runs of {kind} TPOT was {tpot} % off in the mean and TTFT {ttft} % in the median"
 
 
 def of_roofline(model: ModelSpec) -> str:
-    """Return what is known of the roofline's error for a model of that kind."""
+    """Describe the roofline's known error for this kind of model."""
     kind, tpot, ttft = _held_out(model, "roofline")
     return (
         f"cost roofline is an estimate from datasheets: {kind} on H100, H200 and B200 that it was not fitted "

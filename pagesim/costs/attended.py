@@ -1,4 +1,4 @@
-"""What a model's layers read and compute of the tokens before, by how far back they look."""
+"""Bytes and operations of attention per attended token, by the layers' attention span."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pagesim.models.layers import (
 
 
 class Attended(NamedTuple):
-    """What attention takes of one token that it looks back on, all of some layers.
+    """Attention's work per attended token, summed over some layers.
 
     Attributes:
-        bytes: read on each GPU in decoding.
+        bytes: bytes read on each GPU in decoding.
         flops: operations in decoding, on all GPUs together.
-        prompt_flops: in a prompt, for a query and a key.
+        prompt_flops: operations per query-key pair in a prompt, on all GPUs together.
     """
 
     bytes: int
@@ -34,13 +34,13 @@ class Attended(NamedTuple):
 
 
 def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Attended]:
-    """Return what attention takes of a token, by span; None stands for layers that look back on all.
+    """Return attention's work per attended token, by span; None stands for full attention.
 
-    Latent vectors are attended to in their absorbed form in decoding (the vector is key, with its rotary
-    part, and value at once), and in prompts where an indexer picks them. An indexer looks back on all tokens.
+    Decoding uses the absorbed form of latent attention, in which the latent vector is both key (with its
+    rotary part) and value. So do prompts if an indexer picks the tokens. An indexer itself reads all tokens.
 
     Raises:
-        PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
+        PagesimError: ``kv_dtype`` is unknown, or the heads cannot be divided over ``tp`` GPUs.
     """
     found: dict[AttentionSpan | None, Attended] = {None: Attended(0, 0, 0)}
     mla = model.mla
@@ -72,22 +72,22 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
 
 
 def span_of(layer: Layer) -> AttentionSpan | None:
-    """Return how far back a layer of windows or chunks looks; None of any other."""
+    """Return the span of a window or chunk layer; None for any other layer."""
     if isinstance(layer, WindowLayer):
         return AttentionSpan("window", layer.window)
     return AttentionSpan("chunk", layer.chunk) if isinstance(layer, ChunkLayer) else None
 
 
 def layers_with_experts(model: ModelSpec) -> int:
-    """Return how many layers have experts, of which none is there in a model without them."""
+    """Return the number of layers with experts; 0 for a dense model."""
     return 0 if model.moe is None else max(0, (model.mlp_layers or model.layers) - model.moe.dense_layers)
 
 
 def states(model: ModelSpec, tp: int) -> tuple[int, float]:
-    """Return the recurrent states of a sequence on each GPU: their bytes, and numbers but the convolutions'.
+    """Return the bytes of a sequence's recurrent states per GPU, and their elements without convolutions'.
 
     Raises:
-        PagesimError: they cannot be dealt out evenly over ``tp`` GPUs.
+        PagesimError: the states cannot be divided evenly over ``tp`` GPUs.
     """
     layers = [layer for layer in model.cache_layers if isinstance(layer, StateLayer)]
     return sum(layer.state_bytes(tp) for layer in layers), sum(prod(layer.state) for layer in layers) / tp

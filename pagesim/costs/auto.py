@@ -1,4 +1,4 @@
-"""``--cost auto``: measured costs of a model on a GPU if there are any, else the roofline; it says which."""
+"""``--cost auto``: measured costs of a model on a GPU if available, else the roofline; notes say which."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
-    """Return the costs of a target by the best bundled measurements of it, else by the roofline.
+    """Return a target's cost model from the best bundled measurements, else the roofline.
 
-    A bundled profile of the model comes first, then a sum of operators that were timed on the GPU.
-    Notes say what was taken, and what error such costs have.
+    A bundled profile of the model is preferred to a sum of operators that were timed on the GPU. Notes say
+    what was used, and how large its error is.
 
     Args:
-        target: the model, the GPU, and how it is divided, kept and served.
-        moe_backend: the kernel of experts; the first that was timed when left out.
+        target: what is served, and how.
+        moe_backend: kernel of experts; by default, the first that was timed.
 
     Raises:
         PagesimError: there is no such kernel.
@@ -55,13 +55,13 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
 
 
 def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
-    """Yield the bundled profiles of a target's model and GPU that hold for it, with their costs."""
+    """Yield the bundled profiles that apply to a target, with their cost models."""
     for name in bundled_names():
-        # A profile's name begins with its model's: not all of them are read.
+        # A profile's name begins with its model's, so only these need to be read.
         if not name.startswith(f"{target.model.shape_name}-"):
             continue
         profile = bundled_profile(name)
-        # A measured one is of pagesim's own kernels; a rescaled or analytic one is no better than roofline.
+        # Measured ones time pagesim's own kernels; rescaled or analytic ones are no better than roofline.
         if profile.kind != "imported" or profile.gpu != target.gpu.name:
             continue
         if target.engine.source == BY_HAND:
@@ -70,13 +70,13 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
             )
         try:
             cost = profiled(profile, target)
-        except PagesimError:  # of another division, type or block size
+        except PagesimError:  # another parallelism, data type or block size
             continue
         yield profile, cost
 
 
 def roofline_of(target: Target, efficiency: Efficiency | None = None) -> Roofline:
-    """Return the roofline of a target."""
+    """Return the roofline cost model of a target."""
     return Roofline(
         target.model,
         target.gpu,
@@ -90,7 +90,7 @@ def roofline_of(target: Target, efficiency: Efficiency | None = None) -> Rooflin
 
 
 def profiled(profile: Profile, target: Target) -> Profiled:
-    """Return the costs of a target by a profile."""
+    """Return the cost model of a target from a profile."""
     return Profiled(
         profile,
         target.model,
@@ -102,7 +102,7 @@ def profiled(profile: Profile, target: Target) -> Profiled:
 
 
 def _said(profile: Profile, release: str) -> str:
-    """Return what is known of a profile's errors, and of the release that was timed."""
+    """Describe a profile's errors, and the timed release if it differs."""
     said = f"{profile.kind}, {profile.held_out_error}"
     timed = profile.machine.get("release")
     if timed and release and timed != release:
@@ -111,7 +111,7 @@ def _said(profile: Profile, release: str) -> str:
 
 
 def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
-    """Return which operators are summed up, of which releases, and what error such sums have."""
+    """Describe which releases' operators are summed, and the error of such sums."""
     releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
     of = f"operators of {' and '.join(releases)} timed on {chip.gpu.name}"
     said = f"using {of}, for {target.release}" if target.release else f"using {of}"

@@ -1,4 +1,4 @@
-"""What a cost model is asked: the ticks of one iteration, and of a run of decode iterations."""
+"""Interface of cost models: the ticks of one iteration and of a run of decode iterations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ class IterationShape(NamedTuple):
     """What an iteration computes and moves.
 
     Attributes:
-        batched_tokens: tokens as the scheduler's limit counts them.
+        batched_tokens: tokens counted against the scheduler's limit.
         tokens: tokens that go through the linear layers.
-        context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
-        decode_context: the part of it that decoding sequences read.
-        query_key_pairs: over the prompts, pairs of a query and a key that it attends to.
+        context_tokens: tokens of all running sequences whose KV exists once the iteration has run.
+        decode_context: the part of ``context_tokens`` that decoding sequences read.
+        query_key_pairs: query-key pairs in the prompts' attention, summed over the prompts.
         blocks_out: blocks moved from the device to the host.
         blocks_in: blocks moved from the host to the device.
         blocks_copied: blocks copied on the device.
         decoding: sequences that decode.
-        sampled: tokens after which the next one is worked out: one of each sequence that gets a token,
-            prompts that end in this iteration counted once, and drafts.
+        sampled: positions at which the LM head runs: one per sequence that gets a token (a prompt that
+            ends in this iteration counts once), plus draft tokens.
         launches: whether the model is run even if there is nothing to compute.
-        drafts: tokens of decoding sequences that are drafts.
-        computed_prompts: prompts, or chunks of one, that are computed; counted for a `ReadsSpans` cost model.
-        reached: of ``decode_context`` what is within each of its spans; nothing where that is not known.
-        reached_pairs: likewise of ``query_key_pairs``.
+        drafts: draft tokens of the decoding sequences.
+        computed_prompts: prompts or prompt chunks computed; counted only for a `ReadsSpans` cost model.
+        reached: tokens of ``decode_context`` within each of the model's spans; empty if unknown.
+        reached_pairs: pairs of ``query_key_pairs`` within each span; empty if unknown.
     """
 
     batched_tokens: int
@@ -47,7 +47,7 @@ class IterationShape(NamedTuple):
 
 
 AnyShape = IterationShape | Any
-"""A shape, or what has its fields, too: the `Batch` of a scheduler."""
+"""A shape, or anything with the same fields, such as a scheduler's `Batch`."""
 
 
 def step_shape(
@@ -59,15 +59,15 @@ def step_shape(
     blocks_out: int = 0,
     blocks_in: int = 0,
 ) -> IterationShape:
-    """Return a step in which sequences decode, a prompt is computed to its end, and blocks are swapped.
+    """Return a step that decodes sequences, computes a prompt to its end, and swaps blocks.
 
     Args:
-        sequences: that decode.
-        context: tokens that they hold together.
-        prompt: tokens of the prompt that are computed, 0 for none.
-        history: tokens of the prompt before these.
-        blocks_out: moved from the device to the host.
-        blocks_in: moved from the host to the device.
+        sequences: decoding sequences.
+        context: total context of the decoding sequences, in tokens.
+        prompt: prompt tokens computed in this step; 0 for no prompt.
+        history: prompt tokens that precede these.
+        blocks_out: blocks moved from the device to the host.
+        blocks_in: blocks moved from the host to the device.
     """
     return IterationShape(
         batched_tokens=sequences + prompt,
@@ -84,43 +84,43 @@ def step_shape(
 
 
 DecodeRun = tuple[int, int, int]
-"""A stretch of decode iterations: (first, increment, steps). Step ``j < steps`` takes ``first + j·increment``
-ticks. A plain tuple, since one is made at every decision, and one with names takes three times as long."""
+"""A run of decode iterations: (first, increment, steps). Step ``j < steps`` takes ``first + j·increment``
+ticks. It is a plain tuple because one is made at every decision; a named tuple takes three times as long."""
 
 
 UNBOUNDED = 1 << 40
-"""More steps than any run takes: the model is linear as far as one can see."""
+"""More steps than any run has, for a cost model that never stops being linear."""
 
 
 NOWHERE: Mapping[str, int] = MappingProxyType({})
-"""For `CostModel.beyond`."""
+"""The empty value of `CostModel.beyond`: nothing was extrapolated."""
 
 
 class CostModel(Protocol):
-    """Times are whole ticks, so a run of decode iterations adds up exactly to its iterations one by one."""
+    """Iteration times in whole ticks, so a run of decode iterations is exactly the sum of its iterations."""
 
     @property
     def beyond(self) -> Mapping[str, int]:
-        """By ``OPERATOR: axis``, the largest size asked for beyond what was measured; empty if none was."""
+        """The largest size requested beyond the measured range, by ``OPERATOR: axis``; empty if none was."""
 
     def iteration(self, shape: IterationShape) -> int:
-        """Return the ticks of one iteration; one that only swaps takes the transfer's time alone."""
+        """Return the ticks of one iteration; if it only swaps blocks, those of the transfer alone."""
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        """Return the run that starts with ``sequences`` decoding over ``context`` tokens in all.
+        """Return the run that starts with ``sequences`` decoding over ``context`` tokens in total.
 
-        Every step each sequence's context is one token longer. The first step's ticks must be what
-        ``iteration`` gives for the same shape; the run ends where the model stops being linear.
+        Each sequence's context grows by one token per step. The first step must take the ticks that
+        ``iteration`` returns for the same shape. The run ends where the model stops being linear.
         """
 
 
 class AttentionSpan(NamedTuple):
-    """How far back layers look that do not look back on all tokens.
+    """The tokens that a layer without full attention attends to.
 
     Attributes:
-        kind: ``window``, the last tokens; ``sparse``, as many, wherever they are; ``chunk``, those since the
-            last multiple of so many.
-        size: tokens.
+        kind: ``window``, the last ``size`` tokens; ``sparse``, ``size`` tokens anywhere in the context;
+            ``chunk``, those since the last multiple of ``size``.
+        size: number of tokens.
     """
 
     kind: str
@@ -128,22 +128,22 @@ class AttentionSpan(NamedTuple):
 
 
 SpanAhead = tuple[int, int, int]
-"""What is within a span in decode iterations, as in `DecodeRun`: (tokens in the first, increment, steps)."""
+"""Tokens within a span over decode iterations, as in `DecodeRun`: (tokens in the first, increment, steps)."""
 
 
 @runtime_checkable
 class ReadsSpans(CostModel, Protocol):
-    """A cost model of layers that do not look back on all tokens.
+    """A cost model of layers that do not attend to all tokens.
 
-    Everything is within the span in ``decode``, and of a shape that does not say what is.
+    ``decode``, and any shape without ``reached``, assume that all tokens are within the span.
     """
 
     @property
     def spans(self) -> tuple[AttentionSpan, ...] | None:
-        """Of what spans a shape should tell; None where it need not say anything more."""
+        """The spans for which a shape should give ``reached``; None where it need not give more."""
 
     def decode_reached(self, sequences: int, context: int, reached: Sequence[SpanAhead]) -> DecodeRun:
-        """Return the run that `decode` returns, of sequences of which by span the tokens are known."""
+        """Return the run that `decode` returns, given the tokens within each span."""
 
 
 @runtime_checkable
@@ -152,12 +152,12 @@ class Assuming(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, or is not known, a sentence each."""
+        """What was assumed or is unknown, one sentence each."""
 
 
 @runtime_checkable
 class Itemised(Protocol):
-    """A cost model that can say what an iteration's time consists of."""
+    """A cost model that can break an iteration's time down into parts."""
 
     def parts(self, shape: IterationShape) -> dict[str, int]:
-        """Return ticks by what they are for; but for rounding they sum to what ``iteration`` gives."""
+        """Return the ticks of each part by name; up to rounding, they sum to what ``iteration`` returns."""

@@ -1,4 +1,4 @@
-"""What an engine takes beside the GPU's kernels: in each iteration, and in front of each request."""
+"""Engine time outside of the GPU's kernels: per iteration, and per request in the front end."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pagesim.models import ModelSpec
 BY_HAND = "given by hand"
 
 NOT_MEASURED = "not measured"
-"""How the source of a borrowed number begins."""
+"""Prefix of the source of a number that was taken over from another engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """Seconds of the engine's loop that kernels do not hide: scheduling, inputs, sampling, outputs.
+    """Time of the engine's loop that kernels do not hide: scheduling, inputs, sampling and outputs.
 
     Attributes:
-        iteration_s: of an iteration that computes anything.
-        sequence_s: of each sequence that gets a token in it.
+        iteration_s: seconds per iteration that computes something.
+        sequence_s: seconds per sequence that gets a token in it.
         source: where the numbers come from.
-        graphs_to: tokens of the largest iteration with a prompt that CUDA graphs launch: those beyond it the
-            host launches kernel by kernel.
-        of_sampler: whether ``iteration_s`` is kernels outside of layers alone, the sampler's above all: where
-            the next batch is scheduled while one runs, the loop itself is hidden. A profile that has the
-            sampler in it takes none of it.
+        graphs_to: tokens of the largest iteration with a prompt that CUDA graphs launch; larger ones are
+            launched kernel by kernel.
+        of_sampler: whether ``iteration_s`` covers only kernels outside the layers, mainly the sampler's,
+            because asynchronous scheduling hides the loop itself. It does not apply to a profile that
+            includes the sampler.
 
     Raises:
         PagesimError: a number is negative or too large.
@@ -50,18 +50,17 @@ class EngineTime:
 
 
 Kind = Literal["dense", "experts", "mxfp4"]
-"""Kinds of models that take an engine's loop differently: without experts, with experts, and with experts in
-MXFP4 (gpt-oss)."""
+"""Kinds of models with different engine times: dense, with experts, and with experts in MXFP4 (gpt-oss)."""
 
 
 class Measured(NamedTuple):
     """Engine times that were measured, or fitted to measurements.
 
     Attributes:
-        since: the first release that they stand for, ``()`` where an engine has none.
-        asynchronous: whether the next batch is scheduled while the one before it runs.
-        time: the numbers.
-        kind: of models; any where it is None.
+        since: first release that they apply to; ``()`` for any release.
+        asynchronous: whether the next batch is scheduled while the current one runs.
+        time: the engine times.
+        kind: kind of models that they apply to; None for any.
     """
 
     since: tuple[int, ...]
@@ -110,7 +109,7 @@ _ASYNC = (
 
 
 def _borrowed(engine: str, *times: Measured) -> tuple[Measured, ...]:
-    """Return vLLM's times for an engine of which none was measured."""
+    """Return vLLM's times for use with an engine that was not measured."""
     return tuple(
         each._replace(
             since=(),
@@ -121,7 +120,7 @@ def _borrowed(engine: str, *times: Measured) -> tuple[Measured, ...]:
 
 
 ENGINES: dict[str, Sequence[Measured]] = {
-    # The PagedAttention paper's authors put Orca's scheduling, and static batches, into their own engine.
+    # The PagedAttention paper's authors implemented Orca's scheduling and static batches in their own engine.
     **dict.fromkeys(
         ("static", "orca", "vllm-sosp"), (Measured((), False, EngineTime(1.5e-3, 1.65e-4, _PAPER)),)
     ),
@@ -132,10 +131,10 @@ ENGINES: dict[str, Sequence[Measured]] = {
     # The loop around LightLLM's admission is simulated without overlap.
     "lightllm": _borrowed("LightLLM", _SYNC),
 }
-"""By scheduler, older releases first."""
+"""Engine times by scheduler, older releases first."""
 
 UNKNOWN = EngineTime(3e-3, 0.0, "a rule of thumb for an engine whose loop is Python")
-"""Of an engine of which no measurement is known."""
+"""Time of an engine for which no measurement is known."""
 
 
 def engine_time(
@@ -145,13 +144,13 @@ def engine_time(
     asynchronous: bool = False,
     model: ModelSpec | None = None,
 ) -> EngineTime:
-    """Return the engine's own time of a scheduler.
+    """Return the engine time of a scheduler.
 
     Args:
-        scheduler: by name.
-        release: of the engine, ``MAJOR.MINOR[.PATCH]``; the newest that was measured when left out.
-        asynchronous: whether the next batch is scheduled while the one before it runs.
-        model: what is served; a dense one when left out.
+        scheduler: name of the scheduler.
+        release: release of the engine, ``MAJOR.MINOR[.PATCH]``; by default, the newest measured one.
+        asynchronous: whether the next batch is scheduled while the current one runs.
+        model: model that is served; by default, a dense one.
     """
     kind = _kind(model)
     known = [
@@ -176,11 +175,11 @@ def _kind(model: ModelSpec | None) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """What a client waits beside the engine: HTTP, and one tokenizer that takes a prompt at a time.
+    """Delays outside the engine: HTTP, and one tokenizer that handles one prompt at a time.
 
     Attributes:
-        request_s: seconds of a request.
-        token_s: seconds of the tokenizer for a token of a prompt.
+        request_s: seconds per request.
+        token_s: tokenizer seconds per prompt token.
         source: where the numbers come from.
     """
 
@@ -194,12 +193,12 @@ class FrontEnd:
         prompt_tokens: npt.NDArray[np.int64],
         served_by: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
-        """Return what each request waits, ``[N]``; NaN for one that was never sent.
+        """Return each request's delay in seconds, ``[N]``; NaN for requests that were never sent.
 
         Args:
-            arrival_s: when each was sent, ``[N]``.
-            prompt_tokens: of each, ``[N]``.
-            served_by: which of several front ends each goes through, ``[N]``; all through one when left out.
+            arrival_s: when each request was sent, in seconds, ``[N]``.
+            prompt_tokens: prompt tokens of each request, ``[N]``.
+            served_by: index of the front end that serves each request, ``[N]``; by default, one serves all.
         """
         work = self.token_s * prompt_tokens
         waits = np.empty(len(work))
@@ -230,9 +229,9 @@ FRONT_ENDS: dict[str, FrontEnd] = {
         )
     },
 }
-"""By scheduler, of engines that serve over HTTP. The paper's own engines were driven without."""
+"""Front ends by scheduler, for engines that serve over HTTP; the paper's own engines had none."""
 
 
 def front_end(scheduler: str) -> FrontEnd:
-    """Return the front end of a scheduler's engine; one that takes no time where it has none."""
+    """Return the front end of a scheduler's engine; one without delays if it has none."""
     return FRONT_ENDS.get(scheduler, FrontEnd(source="no server"))

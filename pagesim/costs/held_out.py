@@ -1,4 +1,4 @@
-"""Held out: the one split of measured points, and how wrong a term is on those that it has not seen."""
+"""Held-out points: the common split of measurements, and errors of terms on unseen points."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from pagesim.costs.table import Strict
 
 EVERY = 5
-"""One point in so many is held out."""
+"""One in this many inner points is held out."""
 
 Point = tuple[float, ...]
-"""A size on each axis."""
+"""A point: one size per axis."""
 
 
 class TermError(Strict):
-    """How wrong a term is on measurements held out of it: relative errors, in absolute value.
+    """Absolute relative errors of a term on held-out measurements.
 
     Attributes:
-        mean, worst: over the points; 0 where there are none.
-        points: how many were held out.
-        median: over the points; None where it was not kept.
+        mean, worst: mean and largest error over the points; 0 if there are none.
+        points: number of held-out points.
+        median: median error over the points; None if it was not stored.
     """
 
     mean: float
@@ -34,27 +34,27 @@ class TermError(Strict):
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> TermError:
-        """Return the error of relative errors, in absolute value."""
+        """Return the summary of absolute relative errors."""
         if not errors:
             return cls(mean=0.0, worst=0.0, points=0)
         return cls(mean=fmean(errors), median=median(errors), worst=max(errors), points=len(errors))
 
     @property
     def typical(self) -> float:
-        """The median, or the mean where no median was kept."""
+        """The median, or the mean if no median was stored."""
         return self.mean if self.median is None else self.median
 
 
 def fifths(points: Sequence[Point], salt: str = "") -> list[list[int]]:
-    """Return the indices of the points of each fifth of the inner ones, ordered by a hash.
+    """Split the inner points into fifths in the order of a hash, and return the indices in each.
 
-    A point is inner if there are points before and after it along an axis, the other sizes the same, or a
-    point that is smaller in every size and one that is larger in every size. At the others a term would be
-    extrapolated, and that is another question. Of fewer than five points none is in any.
+    A point is inner if it lies between two points that differ from it along one axis only. It is also inner
+    if one point is smaller and another larger in every size. All other points are left out, since a term
+    would have to extrapolate to them. With fewer than five distinct points, all fifths are empty.
 
     Args:
-        points: as many sizes of each; of a point that is there more than once all are in one fifth or none.
-        salt: what was measured, so that not the same sizes are held out everywhere.
+        points: points with equally many sizes; all copies of a repeated point are in the same fifth.
+        salt: name of what was measured, so that different sizes are held out for different terms.
     """
     found: list[list[int]] = [[] for _ in range(EVERY)]
     if len(set(points)) >= EVERY:
@@ -67,11 +67,11 @@ def fifths(points: Sequence[Point], salt: str = "") -> list[list[int]]:
 
 
 def held_out(points: Sequence[Point], salt: str = "") -> list[int]:
-    """Return the indices of the points that are held out: the first of the `fifths`.
+    """Return the indices of the points to hold out, the first of the `fifths`.
 
     Args:
-        points: as many sizes of each.
-        salt: what was measured.
+        points: points with equally many sizes.
+        salt: name of what was measured.
     """
     return fifths(points, salt)[0]
 
@@ -81,12 +81,12 @@ def error_of(
     term: Callable[[Sequence[tuple[Point, float]]], Callable[..., float]],
     salt: str = "",
 ) -> TermError:
-    """Return how wrong a term is on the fifth of the points that is held out of it.
+    """Return the error of a term on the points that are held out of its fit.
 
     Args:
-        points: sizes and seconds.
-        term: makes a function of the sizes of the points that it is given.
-        salt: what was measured.
+        points: sizes and measured seconds of each point.
+        term: fits points, and returns a function from sizes to seconds.
+        salt: name of what was measured.
     """
     unseen = set(held_out([point for point, _ in points], salt))
     if not unseen:
@@ -100,7 +100,7 @@ def _hash(point: Point, salt: str) -> int:
 
 
 def _inner(points: Sequence[Point]) -> set[Point]:
-    """Return the points between others."""
+    """Return the inner points, as defined in `fifths`."""
     distinct = sorted(set(points))
     found: set[Point] = set()
     for axis in range(len(distinct[0]) if distinct else 0):

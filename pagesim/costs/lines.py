@@ -1,4 +1,4 @@
-"""Decode attention in whole ticks: lines over the context, worked out once a batch."""
+"""Decode attention in whole ticks: lines over the context, computed once per batch size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pagesim.costs.table import Table
 from pagesim.sim.clock import to_ticks
 
 TickLine = tuple[int, int, int | None]
-"""Ticks, ticks a token of context, and until which mean context these hold."""
+"""Ticks, ticks per token of context, and the largest mean context for which they hold (None: any)."""
 
 
 class TickLines:
@@ -26,7 +26,7 @@ class TickLines:
         self._known: dict[int, list[TickLine]] = {}
 
     def __call__(self, sequences: int, context: int) -> TickLine:
-        """Return what a batch of sequences takes that hold so many tokens together."""
+        """Return the ticks of decoding ``sequences`` that hold ``context`` tokens in total."""
         lines = self._known.get(sequences)
         if lines is None:
             lines = self._known[sequences] = [

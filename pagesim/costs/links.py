@@ -1,4 +1,4 @@
-"""Links to the host's memory: as the swap bench measured them, else by the GPU's datasheet."""
+"""Links to host memory: as measured by the swap benchmark, else from the GPU's datasheet."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["host_links"]
 def host_links(
     gpu: GpuSpec, profile: Profile | None = None, model: ModelSpec | None = None
 ) -> tuple[Link, Link]:
-    """Return the links from the host's memory to the device, and from the device to it.
+    """Return the links from host memory to the device, and from the device to host memory.
 
     Args:
-        gpu: whose datasheet counts where nothing was measured.
-        profile: its transfers count where they were measured.
-        model: of the profile; its KV bytes make bandwidths of its times.
+        gpu: GPU whose datasheet is used for unmeasured links.
+        profile: profile whose measured transfers are used.
+        model: model of the profile; its KV bytes turn times into bandwidths.
     """
     if profile is None or model is None:
         return gpu.host, gpu.host
@@ -35,7 +35,7 @@ def host_links(
 
 
 def _measured(profile: Profile, term: str, token: int) -> Link:
-    """Return the link by which a term's transfers took as long as they did, at the largest block size."""
+    """Return the link that explains a term's measured transfers at the largest block size."""
     tables: dict[int, Table] = profile.terms.whole(term)
     size = max(tables)
     table, block = tables[size], token * max(size, 1)
@@ -44,6 +44,6 @@ def _measured(profile: Profile, term: str, token: int) -> Link:
     if moved and taken > 0:
         rate = moved / taken
         latency = max(0.0, table(least) - least * block / rate)
-    else:  # one size was measured: all of it counts as bandwidth
+    else:  # one size was measured: all of its time counts as bandwidth
         rate, latency = most * block / table(most), 0.0
     return Link(rate, latency, f"measured: {term.replace('_', ' ')} of profile {profile.name}")

@@ -1,4 +1,4 @@
-"""The roofline of layers that look back on some tokens only, or keep a state."""
+"""The roofline of layers without full attention, or with a recurrent state."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pagesim.costs.base import UNBOUNDED, AnyShape, AttentionSpan, DecodeRun, Sp
 from pagesim.sim.clock import to_ticks
 
 STATE_FLOPS = 6
-"""Operations for a token and an element of a state: it decays, takes up the token and is read, a
-multiplication and an addition each. Kernels that go through a prompt in chunks do more of them."""
+"""Operations per token and state element: decay, update and read, each with a multiplication and an addition.
+Kernels that process a prompt in chunks need more."""
 
 
 class MixedLayers:
     """Ticks of attention within each span, and of states.
 
-    Decoding reads what is within the span or computes with it, whichever takes longer; in prompts
-    attention is bound by operations. A sequence's states are read and written once an iteration, and each
-    token of a prompt is computed with.
+    Decoding takes the longer of reading the tokens within the span and of computing with them; prompt
+    attention is compute-bound. A sequence's states are read and written once per iteration, and updated
+    with each prompt token.
 
     Args:
-        layers: by span.
-        states: bytes and numbers of a sequence's.
-        kv: bytes a second, of the cache.
-        hbm: bytes a second, of states.
-        flops: operations a second of a GPU, in decoding and with states.
-        prompts: operations a second of a GPU, in prompts' attention.
-        tp: GPUs.
+        layers: attention per token by span.
+        states: bytes and elements of a sequence's states on each GPU.
+        kv: bandwidth for the KV cache in bytes/s.
+        hbm: bandwidth for states in bytes/s.
+        flops: rate of a GPU in decoding and for states, in FLOP/s.
+        prompts: rate of a GPU in prompt attention, in FLOP/s.
+        tp: GPUs over which the model is divided.
 
     Attributes:
         spans: see `ReadsSpans`.
@@ -55,7 +55,7 @@ class MixedLayers:
         self._keeps_states = states[0] > 0
 
     def iteration(self, shape: AnyShape) -> int:
-        """Return the ticks of an iteration that computes anything, the sum of its `parts`."""
+        """Return the ticks of an iteration that computes something, the sum of its `parts`."""
         ticks = 0
         for a_token, read in zip(self._tokens, self._read(shape), strict=True):
             ticks += a_token * read
@@ -65,7 +65,7 @@ class MixedLayers:
         return ticks + self._of_states(shape) if self._keeps_states else ticks
 
     def parts(self, shape: AnyShape) -> dict[str, int]:
-        """Return the ticks of an iteration that computes anything by what they are for."""
+        """Return the ticks of an iteration that computes something, by part."""
         read, pairs = self._read(shape), self._pairs(shape)
         found: dict[str, int] = {}
         for number, span in enumerate(self.spans):
@@ -77,12 +77,12 @@ class MixedLayers:
         return found
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        """Return the run of these layers where everything is within the span."""
+        """Return the decode run of these layers if all tokens are within every span."""
         a_token = sum(self._tokens)
         return self._state * sequences + a_token * context, a_token * sequences, UNBOUNDED
 
     def decode_reached(self, sequences: int, reached: Sequence[SpanAhead]) -> DecodeRun:
-        """Return the run of these layers where so much is within the span."""
+        """Return the decode run of these layers, given the tokens within each span."""
         first, increment, steps = self._state * sequences, 0, UNBOUNDED
         for ticks, (tokens, growth, holds) in zip(self._tokens, reached, strict=True):
             first += ticks * tokens
@@ -91,11 +91,11 @@ class MixedLayers:
         return first, increment, steps
 
     def _read(self, shape: AnyShape) -> Sequence[int]:
-        """Return by span the tokens that decoding sequences read."""
+        """Return the tokens that decoding sequences read, by span."""
         return shape.reached or (shape.decode_context,) * len(self.spans)
 
     def _pairs(self, shape: AnyShape) -> Sequence[int]:
-        """Return by span the pairs of prompts."""
+        """Return the prompts' query-key pairs, by span."""
         return shape.reached_pairs or (shape.query_key_pairs,) * len(self.spans)
 
     def _of_states(self, shape: AnyShape) -> int:

@@ -1,4 +1,4 @@
-"""From a text such as ``affine:0.024,1e-4,8.2e-7`` or ``profile:NAME`` to a cost model."""
+"""Parsing of cost models from texts such as ``affine:0.024,1e-4,8.2e-7`` or ``profile:NAME``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pagesim.setup.plugins import Plugins
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What iterations are priced of: a model on a GPU, or on ``tp`` of them, in an engine.
+    """Deployment whose iterations are priced: a model on ``tp`` GPUs in an engine.
 
     Attributes:
-        block_size: tokens a block.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        engine: its own time.
-        release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
-        drafter: how one runs, which a roofline charges; None without drafts, or where no model makes them.
+        block_size: tokens per block.
+        kv_dtype: data type of the KV cache, one of `KV_DTYPE_BYTES`.
+        engine: the engine's own time.
+        release: release of the engine, such as ``vllm 0.33.0``; selects and describes measurements.
+        drafter: how the drafter runs, priced by the roofline; None without drafts, or if no model makes them.
     """
 
     model: ModelSpec
@@ -41,24 +41,24 @@ class Target:
 
 
 MAX_ERROR = 0.25
-"""The median error on held-out points from which on a profile is refused, unless ``max_error`` says more."""
+"""Largest accepted median error of a profile on held-out points, unless ``max_error`` sets another."""
 
 _OF_ENGINE = {"overhead_s": "iteration_s", "sequence_s": "sequence_s"}
-"""The engine's own time, by the names that ``--cost`` takes."""
+"""Fields of `EngineTime` by their option names in ``--cost``."""
 
 MakeCost = Callable[[str, Target], CostModel]
-"""Makes a cost model from what follows its name and a colon, ``""`` if nothing does."""
+"""Makes a cost model from the text after its name and a colon; ``""`` if there is none."""
 
 
 def parse_cost(text: str, target: Target) -> CostModel:
-    """Return the cost model that the text names, for a target.
+    """Return the cost model that a text names, for a target.
 
     Args:
-        text: as ``--cost`` takes it, e.g. ``affine:0.024,1e-4,8.2e-7``.
-        target: whose engine's own time counts where the text gives none and a cost model has none of its own.
+        text: value of ``--cost``, e.g. ``affine:0.024,1e-4,8.2e-7``.
+        target: deployment to price; its engine's time is used if neither text nor cost model gives one.
 
     Raises:
-        PagesimError: the text names none, or a number is missing, unknown or out of bounds.
+        PagesimError: the text names no cost model, or a number is missing, unknown or out of bounds.
     """
     kind, _, rest = text.partition(":")
     if kind not in COST_MODELS:
@@ -110,7 +110,7 @@ def _profiled(rest: str, target: Target) -> Profiled:
 
 
 def _by_hand(own: EngineTime, given: Mapping[str, float]) -> EngineTime:
-    """Return an engine's own time with numbers that were given by hand, if any were."""
+    """Return an engine's time with the numbers that the user gave, if any."""
     if not given:
         return own
     return replace(
@@ -122,17 +122,17 @@ def _by_hand(own: EngineTime, given: Mapping[str, float]) -> EngineTime:
 
 
 def split_profile(rest: str) -> tuple[str, dict[str, float], float]:
-    """Return a profile's name or path, and the engine's own time and the bound that stand behind it.
+    """Split a profile cost into the profile's name or path, the engine's time and the error bound.
 
     Args:
-        rest: of a cost, behind ``profile:``.
+        rest: text of a cost after ``profile:``.
 
     Returns:
-        The name, keywords of `Profile.with_overhead`: those that were given, and the error that
-        `Profile.check_error` allows.
+        The name or path, the given keywords of `Profile.with_overhead`, and the largest error that
+        `Profile.check_error` accepts.
 
     Raises:
-        PagesimError: what stands behind the name is neither of them, or the bound is not above 0.
+        PagesimError: an option is unknown or not a number, or the bound is not above 0.
     """
     name, _, options = rest.partition(",")
     values = _numbers("profile", rest, options, (*_OF_ENGINE, "max_error"))
@@ -143,7 +143,7 @@ def split_profile(rest: str) -> tuple[str, dict[str, float], float]:
 
 
 def _numbers(kind: str, rest: str, options: str, known: Sequence[str]) -> dict[str, float]:
-    """Return the numbers of ``name=value,…``, each under a name that is known."""
+    """Parse ``name=value,…`` into numbers by name, rejecting unknown names."""
     text = f"{kind}:{rest}"
     values: dict[str, float] = {}
     for part in options.split(",") if options else []:
@@ -177,4 +177,4 @@ COST_MODELS: Plugins[MakeCost] = Plugins(
     {"auto": _auto, "roofline": _roofline, "affine": _affine, "profile": _profiled},
     methods=("iteration", "decode"),
 )
-"""Cost models, by the name before the colon."""
+"""Makers of cost models, by the name before the colon."""

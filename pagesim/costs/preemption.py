@@ -1,4 +1,4 @@
-"""What it costs to have KV again, by either way: so that a scheduler can take the cheaper one."""
+"""Prices of restoring KV by swapping or by recomputation, so that a scheduler can choose the cheaper one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from pagesim.costs.base import CostModel, step_shape
 
 LoadTime = Callable[[Sequence[int]], int]
-"""Ticks in which so many blocks are loaded from each tier, that next to the device first."""
+"""Returns the ticks to load blocks, given their number in each tier, the one closest to the device first."""
 
 
 class PreemptionPrices:
-    """Prices the two ways in which a sequence comes back and has its next token.
+    """Prices of the two ways to resume a preempted sequence up to its next token.
 
-    A transfer delays all running requests, when it goes out and when it comes in; so does a prompt that is
-    computed again. A price is the time by which iterations get longer, so that both are in one currency.
+    A transfer delays all running requests on its way out and in, as does recomputing a prompt. A price is
+    the time by which iterations get longer, which makes both comparable.
 
     Args:
-        cost: of iterations.
-        load_time: of a load from tiers, beside the iterations; None without a tier.
+        cost: cost model of iterations.
+        load_time: time to load from tiers, in parallel to iterations; None without tiers.
     """
 
     def __init__(self, cost: CostModel, load_time: LoadTime | None = None) -> None:
@@ -26,13 +26,13 @@ class PreemptionPrices:
         self._load_time = load_time
 
     def __call__(self, tokens: int, blocks: int, sequences: int, context: int) -> tuple[int, int]:
-        """Return the ticks that swapping and that recomputation take.
+        """Return the prices of swapping and of recomputation, in ticks.
 
         Args:
             tokens: length of the sequence.
-            blocks: that it holds.
-            sequences: that run beside it.
-            context: tokens that these hold.
+            blocks: blocks that the sequence holds.
+            sequences: other running sequences.
+            context: total context of these other sequences, in tokens.
         """
         alone = self._ticks(sequences, context)
         swap_out = self._ticks(sequences, context, blocks_out=blocks) - alone
@@ -42,17 +42,17 @@ class PreemptionPrices:
     def returning(
         self, tokens: int, history: int, blocks: Sequence[int], sequences: int, context: int
     ) -> tuple[int, int]:
-        """Return the ticks after which a prefix is there again that is loaded, and that is computed again.
+        """Return the ticks to restore a prefix by loading it, and by recomputing it.
 
-        A load waits for the end of an iteration, and delays no other request. A prefix that is computed makes
-        iterations longer by as much as its own tokens take.
+        A load waits for the end of an iteration and delays no other request. Recomputing a prefix makes
+        iterations longer by the time of its tokens.
 
         Args:
-            tokens: of the prefix that the device has not.
+            tokens: tokens of the prefix that are missing on the device.
             history: tokens before them.
-            blocks: that a load copies from each tier, that next to the device first.
-            sequences: that run beside it.
-            context: tokens that these hold.
+            blocks: blocks to load from each tier, starting with the one closest to the device.
+            sequences: other running sequences.
+            context: total context of these other sequences, in tokens.
         """
         assert self._load_time is not None
         alone = self._ticks(sequences, context)

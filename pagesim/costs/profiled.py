@@ -1,4 +1,4 @@
-"""The cost model of a profile: its fitted terms, added up, in whole ticks."""
+"""The cost model of a profile: the sum of its fitted terms in whole ticks."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from pagesim.models import ModelSpec
 from pagesim.sim.clock import to_ticks
 
 MOST_PROMPTS = 1 << 16
-"""Of so many prompts it is kept what attention takes: many requests have prompts of one length."""
+"""Cached prompt-attention times at most; many requests share a prompt length."""
 
 _OfTokens = tuple[float, float, float, float, float]
-"""Seconds of linear layers, cache writes and experts, of all-reduces, and of those with a prompt."""
+"""Seconds of linear layers, cache writes, experts, and all-reduces without and with a prompt."""
 
 
 class Profiled:
-    """Seconds = what a profile's terms take together: computing, all-reduces, transfers, overhead.
+    """Profile costs: the sum of a profile's terms for computing, all-reduces, transfers and overhead.
 
-    Where the host needs longer to launch the kernels of the device, it counts instead of them.
+    If the host takes longer to launch the kernels than the device to run them, the host's time counts.
 
-    Decode attention is linear in the context as long as sequences are cut alike, or up to the next point of
-    a table, so a run of decode steps adds up exactly and ends there.
+    Decode attention is linear in the context between two knots of its table. A run of decode steps therefore
+    adds up exactly, and ends at the next knot.
 
     Args:
-        profile: of this model.
-        model, tp, block_size, kv_dtype: of the run.
-        engine: its own time, where the profile has no overhead of an engine.
+        profile: profile of this model.
+        model, tp, block_size, kv_dtype: settings of the run.
+        engine: the engine's own time, used if the profile has no overhead.
 
     Attributes:
-        profile: the measured terms of this model.
-        beyond: by operator and axis, such as ``linear: tokens in an iteration``, the largest size that was
-            asked for beyond what was measured.
+        profile: the profile with its terms.
+        beyond: largest size requested beyond the measured range, by operator and axis, such as ``linear:
+            tokens in an iteration``.
         spans: see `ReadsSpans`.
         notes: see `Assuming`.
 
     Raises:
-        PagesimError: the profile is for another model, division, element or block size, or lacks a term for
-            some of the model's layers.
+        PagesimError: the profile is for another model, tensor parallel degree, data type or block size, or
+            lacks a term for some of the model's layers.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Profiled:
             to_ticks(seconds)
             for seconds in (terms.launching.decode_s, terms.launching.prompt_s, terms.launching.mixed_s)
         )
-        # Iterations with a prompt of so many tokens are launched by graphs.
+        # Iterations with a prompt and up to this many tokens are launched by graphs.
         self._graphed = engine.graphs_to if terms.launching.unless_graphed else 0
-        # What was worked out: see `_OfTokens`, by tokens; seconds and the overhead's ticks, by those that are
-        # sampled; what both take where sequences only decode, by those; and ticks of prompts' attention.
+        # Caches: `_OfTokens` by tokens; LM head seconds and overhead ticks by sampled positions; device and
+        # overhead ticks by decoding sequences in decode-only steps; and ticks of prompt attention.
         self._by_tokens: dict[int, _OfTokens] = {}
         self._by_sampled: dict[int, tuple[float, int]] = {}
         self._decoding: dict[int, tuple[int, int]] = {}
@@ -154,7 +154,7 @@ class Profiled:
         if self.spans is None:
             attention, a_token, steps = self._attend(sequences, context, self._decode)
             return self._from(sequences, attention, a_token * sequences, steps)
-        # Everything is within the span.
+        # Assume that all tokens are within every span.
         everywhere = [(context, sequences, UNBOUNDED)] * len(self._within)
         return self.decode_reached(sequences, context, everywhere)
 
@@ -169,7 +169,7 @@ class Profiled:
             if growth:
                 increment += a_token * growth
                 if until is not None:
-                    # The mean is beyond it once this many tokens more are within the span.
+                    # Steps until the mean within the span exceeds the end of this line.
                     holds = -(-((until + 1) * sequences - tokens) // growth)
                     if holds < steps:
                         steps = holds
@@ -178,7 +178,7 @@ class Profiled:
         return self._from(sequences, attention, increment, steps)
 
     def _from(self, sequences: int, attention: int, increment: int, steps: int) -> DecodeRun:
-        """Return the run whose first step's attention takes so many ticks, and each later one's more."""
+        """Return the run with ``attention`` ticks of attention at first, and ``increment`` more per step."""
         fixed = self._decoding.get(sequences)
         if fixed is None:
             fixed = self._decoding[sequences] = self._of(sequences, sequences, False)
@@ -186,7 +186,7 @@ class Profiled:
         first, host = device + attention, self._host_decode
         if first >= host:
             return overhead + first, increment, steps
-        # As long as the device waits for the host, a longer context costs nothing.
+        # As long as the device waits for the host, a longer context costs no time.
         waits = (host - first) // increment + 1 if increment else steps
         return overhead + host, 0, min(steps, waits)
 
@@ -194,7 +194,7 @@ class Profiled:
         return self._out(shape.blocks_out * self._a_block) + self._in(shape.blocks_in * self._a_block)
 
     def _of_prompts(self, shape: AnyShape, prompt: int) -> int:
-        """Return ticks of prompts' attention and states."""
+        """Return the ticks of the prompts' attention and states."""
         key = prompt, shape.query_key_pairs, shape.reached_pairs
         known = self._prompts.get(key)
         if known is None:
@@ -213,7 +213,7 @@ class Profiled:
         return ticks
 
     def _of_decoding(self, shape: AnyShape) -> int:
-        """Return ticks of attention and states of decoding sequences."""
+        """Return the ticks of the decoding sequences' attention and states."""
         lines = self._mixed if shape.query_key_pairs else self._decode
         ticks = self._attend(shape.decoding, shape.decode_context, lines)[0]
         if shape.drafts:
@@ -221,7 +221,7 @@ class Profiled:
         return ticks if self.spans is None else ticks + self._look_back(shape)
 
     def _look_back(self, shape: AnyShape) -> int:
-        """Return ticks of decoding sequences' layers that look back on some tokens only, or keep a state."""
+        """Return the ticks of decoding in layers with a span or a recurrent state."""
         ticks = 0
         reached = shape.reached or (shape.decode_context,) * len(self._within)
         for lines, tokens in zip(self._lines_within, reached, strict=True):
@@ -231,7 +231,7 @@ class Profiled:
         return ticks
 
     def _verify(self, shape: AnyShape) -> int:
-        """Return ticks by which drafts lengthen decode attention: straight in the queries a sequence."""
+        """Return the ticks that drafts add to decode attention, linear in the queries per sequence."""
         drafts = self.profile.queries - 1
         if shape.drafts > drafts * shape.decoding and "decode" in self._ranges:
             queries = 1 - (-shape.drafts // shape.decoding)
@@ -243,7 +243,7 @@ class Profiled:
         return max(0, many - one) * shape.drafts // (drafts * shape.decoding)
 
     def _attend(self, sequences: int, context: int, lines: TickLines) -> tuple[int, int, int]:
-        """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
+        """Return decode attention's ticks, ticks per context token, and the number of steps they hold for."""
         ticks, a_token, until = lines(sequences, context)
         mean = context // sequences
         if sequences > self._most_decoding:
@@ -253,7 +253,7 @@ class Profiled:
         return ticks, a_token, UNBOUNDED if until is None else until - mean + 1
 
     def _of(self, tokens: int, sampled: int, prompted: bool) -> tuple[int, int]:
-        """Return the device's ticks, and the overhead's, that depend on neither context nor blocks."""
+        """Return the device and overhead ticks that depend on neither context nor blocks."""
         known = self._by_tokens.get(tokens)
         if known is None:
             known = self._by_tokens[tokens] = self._of_tokens(tokens)
@@ -275,7 +275,7 @@ class Profiled:
         return terms.linear(tokens), terms.write(tokens), experts, *reduces
 
     def _of_sampled(self, sampled: int) -> tuple[float, int]:
-        """Return the seconds of the LM head, and the ticks that the engine takes for itself."""
+        """Return the seconds of the LM head, and the engine's own ticks."""
         self._note("head", "sequences that get a token", sampled)
         terms, engine = self._terms, self._engine
         if terms.overhead is not None:
@@ -302,12 +302,12 @@ class Profiled:
 
 
 def _spans(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[AttentionSpan, ...]:
-    """Return how far back layers look that do not look back on all tokens."""
+    """Return the spans of the layers without full attention."""
     return tuple(span for span in attended(model, kv_dtype, tp) if span is not None)
 
 
 def _width(dtype: str) -> str:
-    """Return an element's type, or for one of 16 bits its width: both of them are moved alike."""
+    """Return a data type, with fp16 and bf16 treated as one since they move the same bytes."""
     return "16 bit" if dtype in ("fp16", "bf16") else dtype
 
 
@@ -330,7 +330,7 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         )
     # Reference kernels are calibrated in fp32, on a CPU.
     dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
-    # Of a datasheet's profile the model is this one.
+    # An analytic profile is always made for this model.
     if profile.kind != "analytic" and _width(dtype) != _width(model.weights_in_words):
         raise PagesimError(
             f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of "

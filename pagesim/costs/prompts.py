@@ -1,4 +1,4 @@
-"""Whole prompts that were timed, as attention over new tokens and the keys that each of them attends to."""
+"""Conversion of whole-prompt timings into attention over new tokens and the mean keys each attends to."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Sizes = npt.NDArray[np.int64]
 
 
 def whole_prompts(lengths: Sizes, batches: Sizes, seconds: Floats, launch_s: float = 0.0) -> Table:
-    """Return the table over tokens and keys of prompts that were timed whole, several of one length at once.
+    """Return a table over tokens and keys from timings of batches of whole prompts of equal length.
 
-    Tokens of which each attends to more keys than in whole prompts are a part of a longer prompt: they take
-    its share, no less than as many tokens of whole prompts, and no less than a launch.
+    Tokens that attend to more keys than in a whole prompt of their number are part of a longer prompt. They
+    take their share of its time, but at least that of equally many tokens of whole prompts, or a launch.
 
     Args:
-        lengths: tokens of a prompt, rising, ``[L]``.
-        batches: prompts at once, rising, ``[B]``.
-        seconds: that they took, ``[L, B]``.
-        launch_s: the least that any takes.
+        lengths: tokens per prompt, rising, ``[L]``.
+        batches: prompts per batch, rising, ``[B]``.
+        seconds: measured seconds, ``[L, B]``.
+        launch_s: minimum seconds of any point.
     """
     tokens = np.unique(np.concatenate([[1], lengths, np.multiply.outer(lengths, batches).ravel()]))
     found = np.empty((len(tokens), len(lengths)))

@@ -1,4 +1,4 @@
-"""The roofline cost model: bytes over bandwidth or operations over peak, and what launches take at least."""
+"""The roofline cost model: bytes over bandwidth or operations over peak rate, plus kernel launch times."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from pagesim.models.parallel import weights_read
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 KERNELS = 11
-"""Kernels a layer: two norms, four products, rotation, activation, residual, and attention in two parts."""
+"""Kernels per layer: two norms, four GEMMs, rotary embedding, activation, residual, two for attention."""
 
 EXPERT_KERNELS = 5
-"""Kernels of a layer with experts beside these: router, choice of experts, sorting of tokens, two sums."""
+"""Further kernels of a layer with experts: router, expert selection, sorting of tokens, two sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What share of the datasheet's numbers is reached, and what a kernel takes at least.
+    """The fractions of datasheet rates that are achieved, and a kernel's minimum time.
 
     The defaults are fitted to one half of published closed-loop runs of vLLM on H100, H200 and B200
-    (docs/validation/accuracy.md); the other half says how far they are off.
+    (docs/validation/accuracy.md); their error is measured on the other half.
 
     Attributes:
-        flops: share of peak operations a second, in products with weights.
-        hbm: share of peak memory bandwidth, for weights and activations.
-        kv: share of peak memory bandwidth, for reading the cache in attention.
-        link: share of the host link's and of the GPUs' link's bandwidth.
-        prompts: share of peak operations a second, in prompts' attention.
-        experts: share of peak operations a second, in experts, whose products are many and small.
-        experts_hbm: share of peak memory bandwidth, for experts' weights.
-        launch_s: seconds of a kernel however little it has to do.
+        flops: fraction of the peak FLOP/s in GEMMs with weights.
+        hbm: fraction of the peak memory bandwidth for weights and activations.
+        kv: fraction of the peak memory bandwidth for reading the KV cache in attention.
+        link: fraction of the bandwidth of the host link and of the link between GPUs.
+        prompts: fraction of the peak FLOP/s in prompt attention.
+        experts: fraction of the peak FLOP/s in experts, whose GEMMs are many and small.
+        experts_hbm: fraction of the peak memory bandwidth for experts' weights.
+        launch_s: minimum seconds of a kernel.
     """
 
     flops: float = 0.50
@@ -77,10 +77,11 @@ class DraftForwards(NamedTuple):
     """How the drafter of speculative decoding runs in each step.
 
     Attributes:
-        forwards: one after another. The first has all tokens of the step, the others one of each sequence.
-        drafts: of each sequence that a forward works out at once.
-        layers: of a forward, taken to be like the target's; its LM head is the target's.
-        model: the whole model that drafts, in their place; None for a head, or modules, of the target.
+        forwards: sequential forward passes. The first computes all tokens of the step, the others one
+            token per sequence.
+        drafts: draft tokens per sequence that one forward pass computes in parallel.
+        layers: layers of one forward pass, assumed like the target's; its LM head is the target's.
+        model: a separate draft model, used instead; None for a draft head or modules of the target.
     """
 
     forwards: int
@@ -90,27 +91,26 @@ class DraftForwards(NamedTuple):
 
 
 class Roofline:
-    """Seconds = the engine's own time + linear layers + attention + all-reduces + swaps + copies.
+    """Roofline: the sum of engine time, linear layers, attention, all-reduces, swaps and copies.
 
-    Linear layers take the longer of reading the weights and activations and of computing the tokens, and
-    experts likewise; of experts those are read that the tokens are expected to visit
-    (`MixtureOfExperts.touched`). Each kernel of a layer takes a launch beside that. Attention in decoding
-    takes the longer of reading the context's KV and of computing with it; in a prompt it is bound by
-    operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under tensor
-    parallelism each GPU does its share, and two all-reduces a layer are added; where experts or MLPs are
-    divided over data-parallel ranks, an all-gather and a reduce-scatter a layer with them. Of whole experts
-    those on the busiest GPU count. A sequence's drafts read its context with it. An iteration with a prompt
-    that no CUDA graph launches takes at least what the host needs to launch it. Swapped blocks cross each
-    GPU's own host link.
+    Linear layers take the longer of reading weights and activations and of computing the tokens. So do
+    experts, of which only those that the tokens are expected to visit are read (`MixtureOfExperts.touched`).
+    Each kernel adds a launch. Decode attention takes the longer of reading the context's KV and of computing
+    with it; prompt attention is compute-bound. For layers without full attention, or with a state, see
+    `MixedLayers`. Under tensor parallelism each GPU does its share, and each layer adds two all-reduces.
+    Where experts or MLPs are divided over data-parallel ranks, each such layer adds an all-gather and a
+    reduce-scatter. If GPUs hold whole experts, the busiest GPU counts. A sequence and its drafts read the
+    context once. An iteration with a prompt that no CUDA graph launches takes at least the host's launch
+    time. Swapped blocks cross each GPU's own host link.
 
     Args:
-        model, gpu: what runs where.
+        model, gpu: model and the GPU it runs on.
         tp: tensor parallel degree.
-        block_size: tokens a block.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        efficiency: shares of the datasheet's numbers that are reached.
-        engine: its own time; that of an engine of which no measurement is known when left out.
-        drafter: how one runs; None without drafts, or where no model makes them.
+        block_size: tokens per block.
+        kv_dtype: data type of the KV cache, one of `KV_DTYPE_BYTES`.
+        efficiency: fractions of the datasheet's rates that are achieved.
+        engine: the engine's own time; by default, that of an engine without measurements.
+        drafter: how the drafter runs; None without drafts, or where no model makes them.
 
     Attributes:
         spans: see `ReadsSpans`.
@@ -133,18 +133,18 @@ class Roofline:
     ) -> None:
         efficiency = efficiency or Efficiency()
         hbm = gpu.hbm_bytes_per_s * efficiency.hbm
-        # Shares are of what tensor cores could do.
+        # Fractions refer to the rate of the tensor cores.
         units = 2 if gpu.half_rate else 1
         products, experts = (min(1.0, units * each) for each in (efficiency.flops, efficiency.experts))
         fp16 = gpu.fp16_flops * products
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
         self._overhead = to_ticks(engine.iteration_s)
         self._sequence = to_ticks(engine.sequence_s)
-        # By tokens and by sampled sequences: ticks that depend on these alone.
+        # Caches of the ticks that depend on the number of tokens or of sampled positions alone.
         self._by_tokens: dict[int, int] = {}
         self._by_sampled: dict[int, int] = {}
         self._moe = model.moe
-        # What ranks divide computes the tokens of all of them, which are taken to be alike.
+        # Layers divided over ranks compute the tokens of all ranks, assumed to be equally loaded.
         division = model.expert_division
         self._ranks = 1 if division is None else division.ranks
         self._whole_on = self._ranks * tp if division is not None and division.whole else 1
@@ -168,7 +168,7 @@ class Roofline:
         self._pair_s = whole.prompt_flops / tp / prompts
         self._query_s = whole.flops / tp / fp16
         context_s = max(whole.bytes / kv, self._query_s)
-        # Whole ticks a token of context: then a run of decode steps adds up exactly.
+        # Whole ticks per token of context, so that a run of decode steps adds up exactly.
         self._context = max(1, to_ticks(context_s)) if context_s else 0
         self._mixed: MixedLayers | None = None
         if layers or model.state_layers:
@@ -190,7 +190,7 @@ class Roofline:
             exchanging = model.mlp_layers or model.layers
         self._exchanges = exchanging if self._ranks > 1 else 0
         self._reduced_bytes = 2 * model.hidden
-        # Where a prompt makes an iteration too large for CUDA graphs, the host launches it.
+        # The host launches iterations with a prompt that are too large for CUDA graphs.
         self._graphed = engine.graphs_to
         self._host = to_ticks(launching(model).prompt_s)
         self._eager = to_ticks(self._reduces * EAGER_S)
@@ -277,14 +277,14 @@ class Roofline:
         return first + further, increment + growth, steps
 
     def _first(self, sequences: int, context: int) -> int:
-        """Ticks of a step in which so many decode, all but what spans some tokens only."""
+        """Return the ticks of a decode step, without the layers in `MixedLayers`."""
         device = self._of_tokens(sequences) + self._of_sampled(sequences) + self._context * context
         if self._drafter is not None:
             device += self._of_drafter(step_shape(sequences, context), self._drafter)
         return device + self._overhead + self._sequence * sequences
 
     def _of_decoding(self, shape: IterationShape) -> int:
-        """Ticks of decode attention to all tokens: a sequence and its drafts read its context once."""
+        """Return the ticks of full decode attention; a sequence and its drafts read its context once."""
         a_token = self._context
         if shape.drafts and shape.decoding:  # a prompt of one token may have drafts, too
             queries = 1 + shape.drafts / shape.decoding
@@ -292,7 +292,7 @@ class Roofline:
         return a_token * shape.decode_context
 
     def _of_drafter(self, shape: IterationShape, drafter: DraftForwards) -> int:
-        """Ticks of a drafter's forwards in a step."""
+        """Return the ticks of a drafter's forward passes in a step."""
         sequences, at_once = shape.sampled - shape.drafts, drafter.drafts
         tokens = shape.tokens + sequences * (at_once - 1)
         first = self._of_forward(tokens, sequences * at_once, shape.decode_context, shape.query_key_pairs)
@@ -301,14 +301,14 @@ class Roofline:
         return first + (drafter.forwards - 1) * self._of_forward(sequences, sequences, shape.decode_context)
 
     def _of_forward(self, tokens: int, sampled: int, context: int, pairs: int = 0) -> int:
-        """Ticks of one forward of the drafter."""
+        """Return the ticks of one forward pass of the drafter."""
         model = self._drafting
         attention = model._context * context + model._pair_s * pairs * TICKS_PER_SECOND
         layers = self._share * model._of_tokens(tokens) + self._context_share * attention
         return round(layers) + model._of_sampled(sampled)
 
     def _of_tokens(self, tokens: int) -> int:
-        """Ticks of all layers that depend on the number of tokens alone."""
+        """Return the ticks of all operators that depend on the number of tokens alone."""
         known = self._by_tokens.get(tokens)
         if known is None:
             seconds = self._matrices_s(tokens) + self._launches_s + self._reduces_s(tokens)
@@ -316,7 +316,7 @@ class Roofline:
         return known
 
     def _of_sampled(self, sampled: int) -> int:
-        """Ticks of the LM head."""
+        """Return the ticks of the LM head."""
         known = self._by_sampled.get(sampled)
         if known is None:
             known = to_ticks(max(self._head_weights_s, self._head_s * sampled)) if sampled else 0
@@ -324,7 +324,7 @@ class Roofline:
         return known
 
     def _matrices_s(self, tokens: int) -> float:
-        """Seconds of the linear layers, experts included and the LM head left out."""
+        """Return the seconds of the linear layers, including experts but not the LM head."""
         seconds = max(self._weights_s + self._activations_s * tokens, self._linear_s * tokens)
         if self._moe is None:
             return seconds
@@ -334,20 +334,20 @@ class Roofline:
         return seconds + max(read, self._linear_experts_s * busiest * tokens)
 
     def _reduces_s(self, tokens: int) -> float:
-        """Seconds of what GPUs exchange, launched by CUDA graphs."""
+        """Return the seconds of communication between GPUs, launched by CUDA graphs."""
         seconds, size = 0.0, self._reduced_bytes * tokens
         if self._reduces:
             seconds += self._reduces * self._gpu.peer.all_reduce_s(size, self._tp, self._link)
-        if self._exchanges:  # all tokens come to all ranks, and the sums back
+        if self._exchanges:  # every rank gets all tokens, and the sums go back
             size *= self._ranks
             seconds += self._exchanges * self._gpu.peer.all_reduce_s(size, self._ranks, self._link)
         return seconds
 
 
 def busiest_share(visits: int, gpus: int) -> float:
-    """Return the expected load of the busiest GPU, over the mean one's, of visits that each go to any.
+    """Return the expected load of the busiest GPU over the mean load, for visits to random GPUs.
 
-    A GPU's visits are binomial, taken as normal; the largest of so many is where Blom's formula has it.
+    A GPU's visits are binomial, approximated as normal; Blom's formula gives the largest of ``gpus`` values.
     """
     if gpus == 1 or not visits:
         return 1.0

@@ -1,4 +1,4 @@
-"""Tables: seconds over one to three sizes, as they were measured, straight between."""
+"""Tables of measured seconds over one to three sizes, interpolated linearly."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from pagesim.errors import PagesimError, brief
 
 Floats = npt.NDArray[np.float64]
 Sizes = tuple[float, ...]
-"""A point: a size on each axis."""
+"""A point: one size per axis."""
 
 MOST_NEIGHBOURS = 200
-"""Points that are looked at for one that was not measured."""
+"""Measured points that are used to estimate one that was not measured."""
 
 FAR = 1 << 14
-"""What goes with two sizes is told by its seconds at 1 and at so many of each."""
+"""The far knot of both axes of a bilinear table; the near knot is 1."""
 
 MOST_SECONDS = 1e6
-"""A longer time is taken for a mistake."""
+"""Longer times are rejected as mistakes."""
 
 Knots = Annotated[tuple[Annotated[int | float, Field(ge=0)], ...], Field(min_length=1, strict=False)]
 
 
 class Strict(BaseModel):
-    """Data from a file: every field checked, none too many, nothing changed afterwards."""
+    """Base of data read from a file: strictly validated, without extra fields, and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Line(NamedTuple):
-    """Seconds along the last axis of a table: so many at 0, and so many more a unit.
+    """A linear piece along a table's last axis: ``seconds`` at size 0, plus ``unit_s`` per unit.
 
-    ``until`` is the largest whole size for which that holds, None for ever.
+    ``until`` is the largest whole size for which it holds; None if it has no end.
     """
 
     seconds: float
@@ -52,13 +52,12 @@ class Line(NamedTuple):
 class Table(Strict):
     """Seconds as a function of one to three sizes, linear between the knots of every axis.
 
-    Below the first knot of an axis a size costs what the first does; beyond the last the line through the
-    last two goes on. Seconds are never below 0, and where the first size is 0 there is nothing to do, which
-    takes no time.
+    Sizes below an axis's first knot cost the same as that knot. Beyond the last knot, the line through the
+    last two is extended. Seconds are never negative. A first size of 0 means no work and takes no time.
 
     Attributes:
-        axes: knots of each axis by its name, such as ``tokens``, rising.
-        seconds: at each combination of knots, nested as the axes are.
+        axes: rising knots of each axis by its name, such as ``tokens``.
+        seconds: seconds at each combination of knots, nested in the order of the axes.
     """
 
     axes: Annotated[dict[str, Knots], Field(min_length=1, max_length=3)]
@@ -87,11 +86,11 @@ class Table(Strict):
 
     @classmethod
     def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float]) -> Table:
-        """Return a table of what a function gives at all combinations of knots.
+        """Return a table of a function's values at all combinations of knots.
 
         Args:
             axes: knots of each axis by its name.
-            seconds: takes a size of each axis, in this order.
+            seconds: function of one size per axis, in this order.
         """
         knots = {name: tuple(each) for name, each in axes.items()}
         values = [float(seconds(*point)) for point in product(*knots.values())]
@@ -106,22 +105,22 @@ class Table(Strict):
         rising: Collection[str] = (),
         most: int = 64,
     ) -> Table:
-        """Return the table of what was measured; of a point that was measured more than once, the median.
+        """Return a table of measurements, taking the median where a point was measured more than once.
 
-        Combinations of knots that were not measured take what a formula gives (a launch, so much a unit of
-        each size and of their products, none negative, by least squares of relative errors) times what the
-        points near by differ from it (a radial basis function over the logarithms), and no less than the
-        least that was measured.
+        Combinations of knots that were not measured are estimated by a formula: a launch time plus
+        non-negative costs per unit of each size and of their products, by least squares of relative errors.
+        The estimate is multiplied by the ratio of nearby measurements to the formula, by a radial basis
+        function over the logarithms. It is never below the smallest measurement.
 
         Args:
-            axes: names of the sizes of a point.
-            points: sizes and the seconds that they took, above 0.
+            axes: names of a point's sizes.
+            points: sizes and their measured seconds, above 0.
             rising: axes along which seconds never fall (see the method of that name).
-            most: knots of an axis, both ends among them; where more sizes were measured, these are some of
-                them, evenly by ratio.
+            most: maximum number of knots per axis, including both ends; if more sizes were measured, some
+                are chosen, evenly spaced by ratio.
 
         Raises:
-            PagesimError: there is no point, or one that took no time.
+            PagesimError: there is no point, or a point took no time.
         """
         measured: dict[Sizes, list[float]] = defaultdict(list)
         for sizes, taken in points:
@@ -143,7 +142,7 @@ class Table(Strict):
         return cls(axes=knots, seconds=shaped.tolist()).rising(*rising).rounded()
 
     def __call__(self, *sizes: float) -> float:
-        """Return the seconds that sizes take, one of each axis."""
+        """Return the seconds at the given sizes, one per axis."""
         if sizes[0] <= 0:
             return 0.0
         places = [self._place(axis, size) for axis, size in enumerate(sizes)]
@@ -153,24 +152,24 @@ class Table(Strict):
         """Return the seconds at each knot of the last axis.
 
         Args:
-            leading: a size of each axis but the last.
+            leading: one size for each axis but the last.
         """
         places = [self._place(axis, size) for axis, size in enumerate(leading)]
         last = range(len(self.knots[-1]))
         return tuple(max(0.0, _between(self.seconds, [*places, (at, 0.0)], 0)) for at in last)
 
     def lines(self, *leading: float) -> tuple[Line, ...]:
-        """Return the lines that seconds are along the last axis, from size 0 on; none of them falls.
+        """Return the linear pieces along the last axis, starting at size 0; none of them falls.
 
         Args:
-            leading: a size of each axis but the last.
+            leading: one size for each axis but the last.
         """
         row, knots = self.row(*leading), self.knots[-1]
         found = [Line(row[0], 0.0, _before(knots[0]))]
         for (a, b), (low, high) in zip(pairwise(knots), pairwise(row), strict=True):
             slope = max(0.0, high - low) / (b - a)
             found.append(Line(low - slope * a, slope, _before(b)))
-        # The last one goes on; with a single knot that is the first.
+        # The last piece has no end; with a single knot it is also the first.
         found[-1] = found[-1]._replace(until=None)
         return tuple(found)
 
@@ -180,7 +179,7 @@ class Table(Strict):
         return tuple(self.axes.values())
 
     def _place(self, axis: int, size: float) -> tuple[int, float]:
-        """Return the knot to the left, and how far towards the next: from 0 up, above 1 beyond the last."""
+        """Return the left knot's index and the fraction of the way to the next; above 1 beyond the last."""
         knots = self.knots[axis]
         if size <= knots[0] or len(knots) == 1:
             return 0, 0.0
@@ -189,15 +188,15 @@ class Table(Strict):
 
     @property
     def array(self) -> Floats:
-        """Seconds at each combination of knots, an axis of the array for each."""
+        """Seconds at each combination of knots, with one array dimension per axis."""
         return np.array(self.seconds, np.float64)
 
     def scaled(self, factor: float) -> Table:
-        """Return the table with seconds multiplied."""
+        """Return the table with its seconds multiplied by a factor."""
         return self._with(self.array * factor)
 
     def rounded(self, digits: int = 6) -> Table:
-        """Return the table with so many significant digits of each number of seconds."""
+        """Return the table with seconds rounded to ``digits`` significant digits."""
         kept = [float(f"{each:.{digits}g}") for each in self.array.ravel().tolist()]
         return self._with(np.array(kept).reshape(self.array.shape))
 
@@ -206,9 +205,9 @@ class Table(Strict):
         return bool((np.diff(self.array, axis=list(self.axes).index(axis)) >= 0).all())
 
     def rising(self, *axes: str) -> Table:
-        """Return the table with seconds that never fall along these axes.
+        """Return the table with seconds made non-decreasing along these axes.
 
-        Where a smaller size takes longer than a larger one, both take their geometric mean (isotonic
+        Where a smaller size takes longer than a larger one, both get their geometric mean (isotonic
         regression of the logarithms).
         """
         seconds = self.array
@@ -217,10 +216,10 @@ class Table(Strict):
         return self._with(seconds)
 
     def simplified(self, tolerance: float = 0.002) -> Table:
-        """Return the table without knots that it can do without.
+        """Return the table without redundant knots.
 
         Args:
-            tolerance: a knot is left out where lines between its neighbours are as near, relatively.
+            tolerance: largest relative error of interpolation at a knot that is dropped.
         """
         seconds, axes = self.array, dict(self.axes)
         for axis, name in enumerate(self.axes):
@@ -235,23 +234,23 @@ class Table(Strict):
 
 
 def constant(axis: str, seconds: float) -> Table:
-    """Return the table of what takes the same time, however much of it there is."""
+    """Return the table of an operator that takes the same time at any size."""
     return Table(axes={axis: (1,)}, seconds=(seconds,))
 
 
 def line(
     sizes: npt.ArrayLike, seconds: Floats, wanted: npt.ArrayLike, *, power: float = 1.0, log: bool = False
 ) -> Floats:
-    """Return seconds at other sizes of the last axis, as a `Table` gives them, of whole arrays: ``[..., W]``.
+    """Interpolate seconds at other sizes of the last axis as a `Table` does, for whole arrays: ``[..., W]``.
 
-    Beyond the last size the line through the last two does not fall.
+    Beyond the last size, the extended line never falls.
 
     Args:
-        sizes: measured, rising, ``[S]``.
-        seconds: of each, ``[..., S]``.
-        wanted: any sizes, ``[W]``.
-        power: of sizes, over which seconds are straight.
-        log: whether they are straight in the logarithms of both instead.
+        sizes: measured sizes, rising, ``[S]``.
+        seconds: seconds at each size, ``[..., S]``.
+        wanted: sizes to interpolate at, ``[W]``.
+        power: power of the sizes in which seconds are linear.
+        log: whether to interpolate the logarithms of sizes and seconds instead.
     """
     if log:
         return np.exp(line(np.log(sizes), np.log(seconds), np.log(wanted)))
@@ -279,15 +278,15 @@ def bilinear(
     second_s: float = 0.0,
     each_s: float = 0.0,
 ) -> Table:
-    """Return the table of what goes with two sizes, from 1 of each on.
+    """Return a table that is bilinear in two sizes, starting at 1 of each.
 
     Args:
-        first: name of an axis.
-        second: name of the other.
-        launch_s: seconds whatever the sizes.
-        first_s: seconds a unit of the first.
-        second_s: seconds a unit of the second.
-        each_s: seconds a unit of the first for each unit of the second.
+        first: name of the first axis.
+        second: name of the second axis.
+        launch_s: seconds at any size.
+        first_s: seconds per unit of the first size.
+        second_s: seconds per unit of the second size.
+        each_s: seconds per unit of the product of both sizes.
     """
     return Table.of(
         {first: (1, FAR), second: (1, FAR)},
@@ -296,15 +295,15 @@ def bilinear(
 
 
 def non_negative(features: Floats, wanted: Floats) -> Floats:
-    """Return the coefficients, none negative, by which features come nearest to what is wanted.
+    """Return the non-negative least-squares coefficients ``[F]`` that fit the features to the targets.
 
     Args:
-        features: ``[N, F]``.
-        wanted: ``[N]``; least squares.
+        features: features of each observation, ``[N, F]``.
+        wanted: targets, ``[N]``.
     """
     from scipy.optimize import nnls
 
-    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    # Scale the columns alike: costs per sequence and per token differ by orders of magnitude.
     scale = np.abs(features).max(0)
     scale[scale == 0] = 1
     found: Floats = nnls(features / scale, wanted)[0] / scale
@@ -312,7 +311,7 @@ def non_negative(features: Floats, wanted: Floats) -> Floats:
 
 
 def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> float:
-    """Return seconds at places of this axis and the next ones."""
+    """Interpolate at the given (knot, fraction) pairs of this axis and the following ones."""
     left, share = places[axis]
     if axis + 1 == len(places):
         low: float = seconds[left]
@@ -336,7 +335,7 @@ def _shaped(values: Sequence[float], knots: Mapping[str, Sizes]) -> Any:
 
 
 def _some(sizes: Floats, most: int) -> Sizes:
-    """Return at most so many of the distinct sizes, evenly by ratio, both ends among them."""
+    """Return at most ``most`` of the distinct sizes, evenly spaced by ratio, including both ends."""
     distinct = np.unique(sizes)
     if len(distinct) > most:
         logs = np.log(distinct + 1)
@@ -351,12 +350,12 @@ def _before(knot: float) -> int:
 
 
 def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
-    """Return seconds of points that were not measured.
+    """Estimate the seconds at points that were not measured.
 
     Args:
-        at: points that were, ``[N, axes]``.
-        seconds: that they took, ``[N]``.
-        wanted: points, ``[W, axes]``.
+        at: measured points, ``[N, axes]``.
+        seconds: their measured seconds, ``[N]``.
+        wanted: points to estimate, ``[W, axes]``.
     """
     from scipy.interpolate import RBFInterpolator
 
@@ -369,7 +368,7 @@ def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
 
 
 def _products(points: Floats) -> Floats:
-    """Return the products of sizes of each choice of axes, 1 for none, ``[N, 2**axes]``."""
+    """Return the product of the sizes for each subset of axes, 1 for the empty one, ``[N, 2**axes]``."""
     choices = product((False, True), repeat=points.shape[1])
     return np.stack([np.where(choice, points, 1.0).prod(1) for choice in choices], 1)
 
@@ -383,12 +382,12 @@ def _isotonic(seconds: Floats) -> Floats:
 
 
 def _needed(at: Floats, rows: Floats, tolerance: float) -> list[int]:
-    """Return which knots are needed, the ends and all that lines between others would miss.
+    """Return the indices of the knots to keep: both ends, and all that interpolation would miss.
 
     Args:
         at: knots of the axis, ``[K]``.
-        rows: seconds, ``[K, ...]``.
-        tolerance: relative.
+        rows: seconds at each knot, ``[K, ...]``.
+        tolerance: largest relative error of interpolation at a dropped knot.
     """
     kept, start = [0], 0
     while start < len(at) - 1:

@@ -1,4 +1,4 @@
-"""Transfers: when copies over a link begin and end that wait for one another."""
+"""Transfers: start and end times of copies that queue for a link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ChainLinks", "LinkQueue", "path_to_device", "transfer_ticks"]
 
 
 def transfer_ticks(link: Link, size: int) -> int:
-    """Return the ticks of a copy of so many bytes over an idle link; nothing takes no time."""
+    """Return the ticks to copy ``size`` bytes over an idle link; 0 if there is nothing to copy."""
     if not size:
         return 0
     latency = to_ticks(link.latency_s)
@@ -22,15 +22,15 @@ def transfer_ticks(link: Link, size: int) -> int:
 
 
 class LinkQueue:
-    """One direction of a link: its copies are carried out one after another, as they were sent.
+    """One direction of a link, which carries out its copies one by one in FIFO order.
 
     Args:
-        link: gives what a copy takes.
+        link: link that determines how long a copy takes.
 
     Attributes:
-        idle_at: when the last copy that was sent ends, in ticks.
-        busy: ticks that its copies take, together.
-        sent: bytes that were sent.
+        idle_at: end of the last copy sent, in ticks.
+        busy: total ticks of its copies.
+        sent: total bytes sent.
     """
 
     __slots__ = ("busy", "idle_at", "link", "sent")
@@ -42,16 +42,16 @@ class LinkQueue:
         self.sent = 0
 
     def send(self, ready: int, size: int) -> tuple[int, int]:
-        """Send a copy, and return when it begins and ends, in ticks.
+        """Enqueue a copy and return when it begins and ends, in ticks.
 
         Args:
-            ready: when it can begin, as far as it is concerned.
-            size: bytes.
+            ready: earliest tick at which the copy itself could begin.
+            size: bytes to copy.
         """
         return self.occupy(ready, transfer_ticks(self.link, size), size)
 
     def occupy(self, ready: int, taken: int, size: int) -> tuple[int, int]:
-        """As ``send``, of a copy that takes so many ticks."""
+        """Enqueue a copy like ``send``, but with a given duration in ticks."""
         begin = max(ready, self.idle_at)
         self.idle_at = begin + taken
         self.busy += taken
@@ -60,12 +60,12 @@ class LinkQueue:
 
 
 class ChainLinks:
-    """The links of a chain of tiers: each tier's own, a queue a direction.
+    """The links of a chain of tiers, with one queue per tier and direction.
 
-    A tier in line is linked to the tier above it, the first and a direct one to the device.
+    An in-line tier is linked to the tier above it; the first tier and direct tiers to the device.
 
     Args:
-        tiers: that next to the device first.
+        tiers: tiers of the chain, starting with the one closest to the device.
     """
 
     __slots__ = ("loads", "stores")
@@ -75,12 +75,12 @@ class ChainLinks:
         self.stores = [LinkQueue(tier.store) for tier in tiers]
 
     def between(self, source: int, target: int) -> LinkQueue:
-        """Return the queue from one tier to another, places in the chain; -1 is the device."""
+        """Return the queue from one tier to another, given their positions in the chain; -1 is the device."""
         return self.stores[target] if source < target else self.loads[source]
 
 
 def path_to_device(tiers: Sequence[TierSpec], place: int) -> list[int]:
-    """Return the places whose links a load from a tier crosses, its own first."""
+    """Return the positions of the tiers whose links a load crosses, starting with its own."""
     path = [place]
     while path[-1] and not tiers[path[-1]].direct:
         path.append(path[-1] - 1)

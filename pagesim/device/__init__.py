@@ -1,1 +1,1 @@
-"""What runs on a device: live runs, the calibration of a profile, and the validation of both. Needs torch."""
+"""Code that runs on a device: live runs, calibration of profiles, and validation of both; needs torch."""

@@ -1,4 +1,4 @@
-"""Validation: one trace both ways, really carried out and simulated, and by how much the two differ."""
+"""Validation: run a trace live and simulate it, and compare the two."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pagesim.sim.executor import shape_of
 from pagesim.workloads.trace import Trace
 
 KINDS = ("prefill", "decode", "mixed", "with swap")
-"""Kinds of iterations; one that swaps is of the last kind, whatever it computes."""
+"""Kinds of iterations; any iteration that swaps is of the last kind."""
 
 LATENCIES = ("normalized_latency", "ttft", "tpot", "latency")
-"""What is compared end to end, beside ``duration``; ``docs/reference/metrics.md`` defines it."""
+"""Metrics compared end to end in addition to ``duration``, as defined in ``docs/reference/metrics.md``."""
 
 Errors = dict[str, float]
 
@@ -44,15 +44,15 @@ def kind_of(shape: IterationShape) -> str:
 
 @dataclass
 class Iterations(Observer):
-    """Observes a run's iterations, and predicts each from its own shape: the same schedule, another clock.
+    """Observes a run's iterations and predicts each from its shape, so that both share one schedule.
 
     Args:
-        cost: what predicts.
+        cost: cost model that predicts.
 
     Attributes:
-        kinds: of each iteration, ``[I]``.
-        measured_s: what each took, ``[I]``.
-        predicted_s: what it would have taken by ``cost``, ``[I]``.
+        kinds: kind of each iteration, ``[I]``.
+        measured_s: measured seconds of each iteration, ``[I]``.
+        predicted_s: predicted seconds of each iteration, ``[I]``.
     """
 
     cost: CostModel
@@ -63,7 +63,7 @@ class Iterations(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         shape = shape_of(batch)
         if not (shape.tokens or shape.blocks_out or shape.blocks_in or shape.blocks_copied):
-            return  # nothing was done: nothing was measured
+            return  # nothing was done, so nothing was measured
         self.kinds.append(kind_of(shape))
         self.measured_s.append(ticks / TICKS_PER_SECOND)
         self.predicted_s.append(self.cost.iteration(shape) / TICKS_PER_SECOND)
@@ -73,10 +73,10 @@ class Iterations(Observer):
 
 
 def by_kind(iterations: Iterations) -> dict[str, Errors]:
-    """Return the errors of each kind of iteration that there was, and of ``all``.
+    """Return the errors of each kind of iteration that occurred, and of ``all``.
 
-    ``iterations``: how many; ``mean_s``: what they took; ``signed`` and ``absolute``: mean relative error of
-    one, with its sign and without; ``total``: relative error of all their time together.
+    ``iterations`` is their number and ``mean_s`` their mean measured time. ``signed`` and ``absolute`` are
+    the mean relative error with and without sign; ``total`` is the relative error of their total time.
     """
     kinds = np.array(iterations.kinds, dtype=object)
     measured, predicted = np.array(iterations.measured_s), np.array(iterations.predicted_s)
@@ -101,19 +101,19 @@ def _errors(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64
 Preemption = Literal["default", "recompute", "swap", "auto"]
 
 Live = Callable[..., Result]
-"""`pagesim.device.live.run_live`, or what stands in for it."""
+"""`pagesim.device.live.run_live`, or a substitute."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One policy and way to preempt, both ways.
+    """A live run and a simulation with one policy and preemption mode.
 
     Attributes:
-        policy: its name.
-        preemption: how.
-        live: what was carried out.
-        simulated: what the profile alone gives.
-        iterations: of the live run, each with what the profile says it should take.
+        policy: name of the policy.
+        preemption: preemption mode.
+        live: result of the live run.
+        simulated: result of the simulation with the profile.
+        iterations: the live run's iterations, measured and predicted.
     """
 
     policy: str
@@ -129,7 +129,7 @@ class Case:
 
     @property
     def residuals(self) -> dict[str, dict[str, Residual]]:
-        """By metric and statistic, seconds of the live run and of the simulated one."""
+        """Seconds in the live run and in the simulation, by metric and statistic."""
         live, simulated = (
             {
                 **{name: result.summary[name] for name in LATENCIES},
@@ -140,7 +140,7 @@ class Case:
         return residuals_of(live, simulated)
 
     def report(self) -> dict[str, Any]:
-        """Return everything that was found, as JSON holds it."""
+        """Return all findings in a form that JSON can hold."""
         return {
             "policy": self.policy,
             "preemption": self.preemption,
@@ -169,46 +169,46 @@ def validate(
     progress: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Iterator[Case]:
-    """Run a trace both ways under several policies; yield each case as it is done.
+    """Run a trace live and simulated under several policies, yielding each case when it is done.
 
     Args:
-        system: what serves; its ``cost`` is the profile that is held against the live runs.
+        system: deployment to validate; its ``cost`` is the profile compared with the live runs.
         trace: the requests.
         policies: names of `POLICIES`.
-        preemptions: how victims are preempted, each in a run of its own, under the policies that can.
-        live: what carries out a run.
-        check: whether the live runs compare sequences with the same ones computed in one piece.
-        progress: called with each case that begins.
-        **how: of `run_live`: ``device``, ``cuda_graphs``, ``swap``.
+        preemptions: preemption modes, each in its own run under the policies that support it.
+        live: function that carries out a live run.
+        check: whether live runs compare sequences with the same sequences computed contiguously.
+        progress: called with a description when each run of a case begins.
+        **how: arguments of `run_live`: ``device``, ``cuda_graphs``, ``swap``.
 
     Raises:
-        PagesimError: an option is off, or the profile is not for this model and these blocks.
+        PagesimError: an option is invalid, or the profile is for another model or block size.
     """
     for case in _cases(system, policies, preemptions):
         preemption = _preemption_of(case)
         name = f"{case.policy}, {preemption}"
         if progress is not None:
             progress(f"{name}: live")
-        # The same terms as the simulation's, in a cost model of its own: it counts what it is asked.
+        # A separate cost model with the simulation's terms, since it records extrapolated requests.
         iterations = Iterations(EngineConfig(case).cost)
         measured = live(case, trace, check=check, observers=[iterations], **how)
         if progress is not None:
             progress(f"{name}: simulated")
-        # A live run may have settled what a simulated one leaves open, such as its swap space.
+        # The live run may have fixed options that were left open, such as the swap space.
         simulated = run(measured.scenario, trace, steps="none")
         yield Case(case.policy, preemption, measured, simulated, iterations)
 
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
     seen: set[tuple[str, str]] = set()
-    # Live runs have no front end; what is given holds for both.
+    # Live runs have no front end; one that is given applies to both.
     default = system.model_copy(update={"preemption": None, "frontend": system.frontend or "0"})
     for preemption in preemptions:
         for policy, each in each_policy(default, policies).items():
             if preemption != "default" and can_use(EngineConfig(each).policy, "preemption", preemption):
                 each = each.model_copy(update={"preemption": preemption})
             way = _preemption_of(each)
-            # Policies that cannot preempt so are run once, as they can.
+            # Policies that do not support this mode are run once, in their own.
             if (policy, way) not in seen and not (
                 way != preemption and any(name == policy for name, _ in seen)
             ):
@@ -217,5 +217,5 @@ def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemp
 
 
 def _preemption_of(system: System) -> str:
-    """Return how a system's victims are preempted."""
+    """Return a system's preemption mode."""
     return system.option("preemption") or "default"

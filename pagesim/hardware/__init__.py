@@ -1,4 +1,4 @@
-"""hardware: GPUs, their links, and the memory tiers beside them, in numbers."""
+"""Specifications of GPUs, their links, and memory tiers behind them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pagesim.models.weights import Compute
 
 GIB = 1 << 30
-"""Bytes."""
+"""Bytes per GiB."""
 
 _RATES = {"kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Gb/s": 1e9 / 8}
 _TIMES = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # in a second
@@ -23,8 +23,8 @@ class AllReduces:
     """Measured all-reduces among the GPUs of one server.
 
     Attributes:
-        bytes: of what each GPU has to be summed, ascending, ``[N]``.
-        seconds: by GPUs, of each size, ``[N]`` each.
+        bytes: input bytes per GPU, ascending, ``[N]``.
+        seconds: seconds of each size by number of GPUs, ``[N]`` each.
         source: where they were measured.
     """
 
@@ -35,10 +35,10 @@ class AllReduces:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A path for copies: bytes/s in one direction, seconds until the first byte, where these come from.
+    """A path for copies: bytes/s in one direction, latency in seconds, and a note on their source.
 
     Attributes:
-        all_reduces: over it, where they were measured.
+        all_reduces: measured all-reduces over the link; None if there are none.
     """
 
     bytes_per_s: float
@@ -49,14 +49,14 @@ class Link:
     def all_reduce_s(self, size: float, gpus: int, share: float = 1.0) -> float:
         """Return the seconds of an all-reduce among the GPUs of one server.
 
-        Of measured ones the straight line between two sizes is taken, and beyond the largest its bytes a
-        second; among a number of GPUs that was not measured, what the next larger number takes, or the
-        largest. Of others each GPU sends every byte 2·(gpus − 1)/gpus times, as in a ring.
+        Measured ones are interpolated linearly between sizes; beyond the largest, its bytes/s are used. For
+        an unmeasured number of GPUs, the next larger measured one is used, or else the largest. Without
+        measurements, each GPU sends every byte 2·(gpus − 1)/gpus times, as in a ring.
 
         Args:
-            size: bytes that each GPU has to be summed.
-            gpus: at least 2.
-            share: of the bandwidth that is reached, where none was measured.
+            size: input bytes per GPU.
+            gpus: number of GPUs, at least 2.
+            share: fraction of the bandwidth that is achieved, used only without measurements.
         """
         measured = self.all_reduces
         if measured is None:
@@ -73,10 +73,10 @@ class Link:
 
 
 def parse_link(text: str) -> Link:
-    """Return a link from ``BANDWIDTH[:LATENCY]``, such as ``25GB/s`` or ``25GB/s:10us``.
+    """Parse a link from ``BANDWIDTH[:LATENCY]``, such as ``25GB/s`` or ``25GB/s:10us``.
 
     Raises:
-        ValueError: the text is something else, or there is no bandwidth.
+        ValueError: the text has another form, or its bandwidth is 0.
     """
     match = _LINK.fullmatch(text.strip())
     if match is None or not float(match[1]):
@@ -87,24 +87,24 @@ def parse_link(text: str) -> Link:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A GPU.
+    """Specification of a GPU.
 
     Args:
-        name: what users call it.
+        name: catalogue name, as used in options.
         memory_bytes: device memory as the CUDA or HIP runtime reports it; drivers differ by a few hundred MB.
-        nominal_bytes: what the name says, GB read as GiB (for an odd size as the vendor's decimal GB).
-        fp16_flops: peak dense fp16 or bf16 tensor operations a second, accumulating in fp32.
-        fp8_flops: the same for fp8, or None where there is no such unit.
+        nominal_bytes: advertised memory, with GB read as GiB (for an odd size as the vendor's decimal GB).
+        fp16_flops: peak dense fp16 or bf16 tensor FLOP/s, accumulating in fp32.
+        fp8_flops: peak dense fp8 tensor FLOP/s; None if the GPU has no such units.
         hbm_bytes_per_s: peak bandwidth of the device memory.
-        host: the link to the host's memory.
-        peer: the link to another GPU of the same server.
-        source: where these numbers stand, in one line.
-        fp4_flops: the same as ``fp8_flops`` for nvfp4.
-        listed_mib: memory in MiB as nvidia-smi lists it, by which SGLang sizes; None where it is not known.
-        capability: NVIDIA's compute capability, ten times (90 for Hopper), by which vLLM chooses kernels and
-            so the tokens of a block; 0 for another vendor's GPU, None where it is not known.
-        half_rate: whether tensor cores that accumulate in fp32 are held to half of what they could do, as a
-            GeForce's are: large products then reach nearly all of the peak.
+        host: link to host memory.
+        peer: link to another GPU of the same server.
+        source: source of these numbers, in one line.
+        fp4_flops: peak dense nvfp4 tensor FLOP/s; None if the GPU has no such units.
+        listed_mib: memory in MiB as listed by nvidia-smi, which SGLang uses for sizing; None if unknown.
+        capability: NVIDIA's compute capability times ten (90 for Hopper), by which vLLM chooses kernels and
+            so the block size; 0 for another vendor's GPU, None if unknown.
+        half_rate: whether tensor cores are limited to half their rate when accumulating in fp32, as on
+            GeForce GPUs; large GEMMs then come close to the peak.
     """
 
     name: str
@@ -122,14 +122,14 @@ class GpuSpec:
     half_rate: bool = False
 
     def flops(self, compute: Compute) -> float:
-        """Return peak operations a second where both factors are in fp16, fp8 or nvfp4.
+        """Return the peak FLOP/s with both factors in fp16, fp8 or nvfp4.
 
-        A GPU without units for it computes in fp16, as vLLM's kernels for quantized weights alone do.
+        A GPU without such units computes in fp16, as vLLM's weight-only kernels do.
         """
         return self._rate(compute) or self.fp16_flops
 
     def has(self, compute: Compute) -> bool:
-        """Return whether there are units for it."""
+        """Return whether the GPU has units for this type."""
         return self._rate(compute) is not None
 
     def _rate(self, compute: Compute) -> float | None:

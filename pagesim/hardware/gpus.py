@@ -1,4 +1,4 @@
-"""GPUs by name: the rows of ``gpus.json``, in units of their `GpuSpec`."""
+"""GPUs by name: the rows of ``gpus.json``, converted to the units of `GpuSpec`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHEETS = json.loads(Path(__file__).with_name("gpus.json").read_text(encoding="u
 
 
 def _all_reduces(name: str) -> AllReduces | None:
-    """Return what was measured over a link: of a row sizes are in KiB, and seconds in microseconds."""
+    """Return the all-reduces measured over a link, converted from KiB and microseconds."""
     row = next((row for row in _SHEETS["all_reduces"] if name in row["links"]), None)
     if row is None:
         return None
@@ -35,7 +35,7 @@ _LINKS = {row["name"]: _link(row) for row in _SHEETS["links"]}
 
 
 def _spec(row: Mapping[str, Any]) -> GpuSpec:
-    """Return a row, whose memory is in GiB and whose rates are in TFLOP/s and GB/s, in bytes and seconds."""
+    """Convert a row with memory in GiB and rates in TFLOP/s and GB/s to bytes and seconds."""
     rates = {f"fp{bits}_flops": row.get(f"fp{bits}_tflops") for bits in (16, 8, 4)}
     fields: dict[str, Any] = {key: rate and rate * 1e12 for key, rate in rates.items()}
     fields |= {key: row.get(key) for key in ("name", "nominal_bytes", "source", "listed_mib", "capability")}
@@ -52,14 +52,14 @@ def _spec(row: Mapping[str, Any]) -> GpuSpec:
 _GPUS = {row["name"]: _spec(row) for row in _SHEETS["gpus"]}
 
 GPUS: Plugins[GpuSpec] = Plugins("gpu", "pagesim.gpus", _GPUS)
-"""GPUs by name, and those that others bring."""
+"""GPUs by name, including those of plugins."""
 
 
 def gpu(name: str) -> GpuSpec:
     """Return the GPU of that name.
 
     Raises:
-        PagesimError: no such GPU; the message lists names like it.
+        PagesimError: there is no such GPU; the message lists similar names.
     """
     if name.lower() not in _GPUS and name in GPUS:
         return GPUS.find(name)
@@ -72,5 +72,5 @@ def gpu(name: str) -> GpuSpec:
 
 
 def gpus() -> tuple[GpuSpec, ...]:
-    """Return every GPU that is known by name."""
+    """Return all known GPUs."""
     return tuple(GPUS.find(name) for name in GPUS.names())

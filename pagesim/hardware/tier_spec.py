@@ -1,4 +1,4 @@
-"""TierSpec: memory beside the device's, as ``--tier`` describes it: capacity, links, place in the chain."""
+"""TierSpec: a memory tier behind the device, as described by ``--tier``: capacity, links and position."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NVME = (
         3.5e9, 20e-6, "NVMe PCIe 4.0 x4 (Samsung PM9A3 U.2 as announced): 3.5 GB/s written; typical latency"
     ),
 )
-"""Out of a solid-state drive and into it."""
+"""Links out of a solid-state drive and into it."""
 
 RDMA = Link(25e9, 10e-6, "one port of 200 Gb/s, 25 GB/s on the wire each way, peak; typical latency")
-"""Either way of a store on another machine."""
+"""Link to or from a store on another machine, the same in both directions."""
 
 BYTES = {
     **{f"{prefix}B": 10 ** (3 * power) for power, prefix in enumerate(("", "K", "M", "G", "T", "P"))},
@@ -32,7 +32,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 PLACES = ("in-line", "direct")
 COPIES = ("inclusive", "exclusive")
 EVICTIONS = ("lru", "arc", "never", "lru-chunk", "arc-textbook")
-"""vLLM's own, none, and those of a prefix cache (``pagesim.eviction``) whose names these would be."""
+"""vLLM's own policies, no eviction, and prefix-cache policies (``pagesim.eviction``) under distinct names."""
 
 GRAMMAR = "NAME:CAPACITY[:BANDWIDTH[:BANDWIDTH INTO IT]][:LATENCY][:EVICTION][:exclusive][:direct]"
 EXAMPLE = "host:64GiB:25GB/s or ssd:1TiB:6.5GB/s:3.5GB/s:80us"
@@ -46,15 +46,15 @@ class TierSpec:
     """One tier of a chain behind the device.
 
     Attributes:
-        name: what users call it; none of its chain has the same.
-        capacity_bytes: for KV; None without a limit.
-        load: the link out of it, towards the device.
-        store: the link into it.
-        exclusive: it takes what the tier above evicts, and gives up what is loaded; an inclusive one gets a
-            copy of all that is written above.
-        direct: its links end at the device, beside those of the tiers above; else at the tier above, through
-            which all passes.
-        eviction: the name of what decides which chunk goes where there is no room.
+        name: name of the tier, unique in its chain.
+        capacity_bytes: capacity for KV; None if unlimited.
+        load: link out of the tier, towards the device.
+        store: link into the tier.
+        exclusive: whether it stores what the tier above evicts, and drops what is loaded; an inclusive tier
+            gets a copy of everything written to the tier above.
+        direct: whether its links connect to the device, in parallel to those of the tiers above; otherwise
+            all transfers pass through the tier above.
+        eviction: name of the eviction policy.
     """
 
     name: str
@@ -67,18 +67,19 @@ class TierSpec:
 
 
 def parse_tiers(texts: Sequence[str], host: tuple[Link, Link]) -> tuple[TierSpec, ...]:
-    """Return the chain of tiers that texts describe, that next to the device first.
+    """Parse a chain of tiers, starting with the one closest to the device.
 
-    A tier called ``ssd`` or ``remote`` has the links of a datasheet where its text gives none, `NVME` and
-    `RDMA`; any other has those to the host.
+    By default, tiers called ``ssd`` and ``remote`` have the datasheet links `NVME` and `RDMA`; others have
+    the host links.
 
     Args:
-        texts: one a tier, as ``GRAMMAR`` says. The first bandwidth is out of it, and both ways if alone.
-        host: links from the host's memory to the device, and from the device to it.
+        texts: one text per tier, in the form of ``GRAMMAR``. The first bandwidth is out of the tier; alone,
+            it holds for both directions.
+        host: links from host memory to the device, and from the device to host memory.
 
     Raises:
-        PagesimError: a text is no tier, a name comes twice, or the second of two neighbours is exclusive and
-            direct: nothing leads to it from the tier above.
+        PagesimError: a text is not a tier, a name occurs twice, or a tier other than the first is exclusive
+            and direct, so that nothing leads to it from the tier above.
     """
     tiers = tuple(_tier(text, host) for text in texts)
     for place, tier in enumerate(tiers):
@@ -93,10 +94,10 @@ def parse_tiers(texts: Sequence[str], host: tuple[Link, Link]) -> tuple[TierSpec
 
 
 def parse_capacity(option: str, text: str) -> int:
-    """Return the bytes of a capacity such as ``64GiB``, of an option.
+    """Parse an option's capacity, such as ``64GiB``, into bytes.
 
     Raises:
-        PagesimError: the text is none, or has no limit.
+        PagesimError: the text is not a capacity, or is unlimited.
     """
     found = _QUANTITY.fullmatch(text.strip())
     if not found or found[2] not in BYTES or found[3] or found[1].lower() == "inf":
@@ -136,7 +137,7 @@ def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
 
 
 def _quantities(text: str, fields: Sequence[str]) -> tuple[list[float], list[float], list[float]]:
-    """Return capacities in bytes, bandwidths in bytes/s and latencies in seconds, as they come."""
+    """Return capacities in bytes, bandwidths in bytes/s and latencies in seconds, in order of appearance."""
     sizes: list[float] = []
     rates: list[float] = []
     waits: list[float] = []
@@ -159,7 +160,7 @@ def _quantities(text: str, fields: Sequence[str]) -> tuple[list[float], list[flo
 
 
 def _given(link: Link, rates: Sequence[float], waits: Sequence[float], text: str) -> Link:
-    """Return a link with the bandwidth and the latency that were given in place of its own."""
+    """Return a link with its bandwidth and latency replaced by those given, if any."""
     if not rates and not waits:
         return link
     if not rates:

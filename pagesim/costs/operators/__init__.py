@@ -1,1 +1,1 @@
-"""Operator tables of AIConfigurator: what single operators take on a GPU, and a model's iteration of them."""
+"""AIConfigurator's operator tables: timings of single operators on a GPU, and iterations built from them."""

@@ -1,4 +1,4 @@
-"""AIConfigurator's folder of Parquet files, made into compact tables."""
+"""Conversion of AIConfigurator's Parquet files into compact tables."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from pagesim.errors import PagesimError
 from pagesim.setup.reading import read_parquet
 
 PACKAGE = "aiconfigurator_core"
-"""The package of operator tables; its distribution is ``aiconfigurator-core``."""
+"""Package that holds the operator tables; its distribution is ``aiconfigurator-core``."""
 
 SYSTEMS = {
     **{"a100_sxm": "a100-80gb", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"},
     **{"b300_sxm": "b300", "gb200": "gb200", "gb300": "gb300", "l40s": "l40s"},
     "rtx_pro_6000_server": "rtx-pro-6000",
 }
-"""What the package's systems are called in the catalogue of GPUs: those with a whole set of vLLM's tables."""
+"""Catalogue names of the package's systems that have a complete set of vLLM tables."""
 
 SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
-"""Kernels of a library that several engines call: SGLang's table of them fills gaps in vLLM's."""
+"""Library kernels that several engines call: SGLang's tables of them fill gaps in vLLM's."""
 
 FEWEST = 8
-"""Sizes at which experts of a shape must have been timed for them to count."""
+"""Least number of timed sizes for which a shape of experts is used."""
 
 COVERED, FEW = 0.5, 0.1
-"""Share of a grid of matrix products that must have been measured for it to count, and of the points of the
-largest such grid that it must have."""
+"""Conditions for using a grid of GEMMs: the least measured fraction of its points, and its least size as a
+fraction of the largest grid."""
 
 HOST_LAUNCH_S, SMALL = 20e-6, 512
-"""A kernel whose products with n and k up to `SMALL` and m up to 64 take longer than this, where the device
-takes microseconds, was timed as the host launches it, one by one."""
+"""GEMMs with n and k up to `SMALL` and m up to 64 take microseconds on the device. A kernel that takes longer
+than this for them was timed with single launches by the host."""
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
 
 class Layout(NamedTuple):
-    """How a kind of Parquet file becomes tables.
+    """How one kind of Parquet file is converted into tables.
 
     Attributes:
-        family: of the tables.
-        folder, file: where the files are: ``data/SYSTEM/folder/ENGINE/VERSION/file.parquet``.
-        names: columns of text whose values name the tables.
-        keys: columns of whole numbers that tell rows apart.
+        family: family of the tables.
+        folder, file: location of the files: ``data/SYSTEM/folder/ENGINE/VERSION/file.parquet``.
+        names: text columns whose values name the tables.
+        keys: integer columns that identify a row.
         axes: columns of sizes.
     """
 
@@ -93,10 +93,10 @@ NCCL = Layout("all_reduce", "comm", "nccl_perf", ("backend",), ("num_gpus",), ("
 
 
 def tables_folder(tables: Path | None = None) -> Path:
-    """Return the folder that holds a folder of each system.
+    """Return the folder that holds one folder per system.
 
     Args:
-        tables: a folder of one's own, the package's or its ``systems``; the installed package when left out.
+        tables: the package's folder, its ``systems``, or one like it; by default, the installed package.
 
     Raises:
         PagesimError: there is no such folder, or the package is not installed.
@@ -119,10 +119,10 @@ def tables_folder(tables: Path | None = None) -> Path:
 def tables_of(
     system: str, engine: str = "vllm", version: str | None = None, tables: Path | None = None
 ) -> OperatorTables:
-    """Return the bundled tables of a system, or read others where those of another kind are asked for.
+    """Return the bundled tables of a system, or read them if another engine, version or folder is given.
 
     Args:
-        system: as the package calls it, e.g. ``h100_sxm``, or the GPU's name, e.g. ``h100``.
+        system: the package's name of the system, e.g. ``h100_sxm``, or the GPU's name, e.g. ``h100``.
         engine: see `read_system`.
         version: see `read_system`.
         tables: see `tables_folder`.
@@ -143,10 +143,10 @@ def read_system(
     """Return the tables of one system and engine.
 
     Args:
-        system: as the package calls it, e.g. ``h100_sxm``.
+        system: the package's name of the system, e.g. ``h100_sxm``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: of the engine: each table is that release's, else the newest older one's, else the oldest
-            newer one's. Every release's when left out.
+        version: version of the engine. Each table comes from that release, else from the newest older one,
+            else from the oldest newer one. By default, tables of all releases are returned.
         tables: see `tables_folder`.
 
     Raises:
@@ -170,12 +170,12 @@ def read_system(
 
 
 def _versions(folder: Path, name: str, version: str | None = None) -> list[Path]:
-    """Return the files of releases, the oldest first; drops of single operators are not looked at.
+    """Return the files of all releases, oldest first; development versions are ignored.
 
     Args:
-        folder: of a folder of each release.
-        name: of the files, without their suffix.
-        version: where it is given, the one file that stands for it (see `read_system`).
+        folder: folder with one folder per release.
+        name: name of the files, without their suffix.
+        version: if given, return only the file used for this version (see `read_system`).
     """
     files = [each for each in folder.glob(f"*/{name}.parquet") if _VERSION.match(each.parent.name)]
     files = [each for each in files if ".dev" not in each.parent.name]
@@ -198,15 +198,15 @@ def _tables(data: Path, engine: str, version: str | None, layout: Layout) -> Ite
 
 
 def _prepared(family: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a file's rows with the columns that their layout names, and only those that are asked for."""
+    """Return the rows of a file that are used, with the columns that their layout names."""
     if family in ("decode", "prompts"):
-        if "window_size" not in rows:  # tables before windows were measured have no such column
+        if "window_size" not in rows:  # older tables lack this column
             rows["window_size"] = 0
-        # More KV heads are as many sequences more of fewer.
+        # More KV heads are equivalent to more sequences with fewer KV heads each.
         rows = rows[(rows["attn_dtype"] == "bfloat16") & (rows["num_key_value_heads"] <= 8)]
     if family.startswith("latent"):
         rows = rows[rows["tp_size"] == 1]
-        # Attention that computes in 16 bits counts, where there is any.
+        # Prefer attention that computes in 16 bits where it was timed.
         plain = rows["mla_dtype"] == "bfloat16"
         rows = rows[
             plain | ~rows.set_index(list(_MODULE)).index.isin(rows[plain].set_index(list(_MODULE)).index)
@@ -228,7 +228,7 @@ def _experts_of(file: Path, engine: str) -> Iterator[OperatorTable]:
     places = {routing: place for place, routing in enumerate(ROUTINGS)}
     rows = rows[rows["distribution"].isin(places)]
     rows = rows.assign(kernel=rows["kernel_source"].map(names), routing=rows["distribution"].map(places))
-    # A few points are no curve.
+    # Too few points make no curve.
     rows = rows[rows.groupby([*layout.names, *layout.keys])["latency"].transform("size") >= FEWEST]
     return _gridded(rows, layout, f"{engine} {file.parent.name}", file)
 
@@ -238,7 +238,7 @@ def _kernel(source: str) -> str:
 
 
 def _peers(theirs: Iterator[OperatorTable], own: list[OperatorTable]) -> Iterator[OperatorTable]:
-    """Yield another engine's experts by kernels that both call, those that the engine's own tables lack."""
+    """Yield another engine's timings of experts with shared kernels that the engine's own tables lack."""
     for table in theirs:
         if table.name[2] not in SHARED:
             continue
@@ -256,7 +256,7 @@ def _nccl(file: Path) -> Iterator[OperatorTable]:
 
 
 def _gridded(rows: pd.DataFrame, layout: Layout, release: str, file: Path) -> Iterator[OperatorTable]:
-    """Yield a table for each combination of names; what was timed twice is the geometric mean."""
+    """Yield one table per combination of names, taking the geometric mean of repeated timings."""
     if missing := [name for name in (*layout.names, *layout.keys, *layout.axes) if name not in rows]:
         raise PagesimError(f"{file}: has no column {missing[0]}; a table of operator timings needs it")
     for name in (*layout.keys, *layout.axes):
@@ -281,7 +281,7 @@ def _gridded(rows: pd.DataFrame, layout: Layout, release: str, file: Path) -> It
 
 
 def _products(tables: list[OperatorTable], rows: pd.DataFrame) -> Iterator[OperatorTable]:
-    """Yield tables of products without gaps, as graphs launch them."""
+    """Yield tables of GEMMs without gaps, as launched by CUDA graphs."""
     most = max(table.seconds.size for table in tables)
     whole = {
         table.name[1]: table._replace(seconds=_filled(table))
@@ -296,7 +296,7 @@ def _products(tables: list[OperatorTable], rows: pd.DataFrame) -> Iterator[Opera
 
 
 def _filled(table: OperatorTable) -> Floats:
-    """Return the seconds with what was not measured: along m, else in proportion to a smaller k or n."""
+    """Return the seconds with gaps filled: interpolated along m, else scaled from a smaller k or n."""
     (n_axis, k_axis, m_axis), seconds = table.axes, table.seconds[0].copy()
     for n, k in np.ndindex(*seconds.shape[:2]):
         line, known = seconds[n, k], np.isfinite(seconds[n, k])
@@ -311,11 +311,11 @@ def _filled(table: OperatorTable) -> Floats:
 
 
 def _launched_by_graphs(table: OperatorTable, other: OperatorTable, rows: pd.DataFrame) -> OperatorTable:
-    """Return products as a graph launches them, where the host launched them one by one.
+    """Correct GEMMs that were timed with single host launches to the time under a CUDA graph.
 
-    That takes longer than small products do on the device (60 to 230 µs for weights with scales by block).
-    What took less than twice that is not known of the device; it counts as what the same product takes with
-    weights of another type and as many bytes, if that is less.
+    A host launch takes longer than small GEMMs do on the device (60 to 230 µs for block-scaled weights).
+    Timings below twice the launch say nothing about the device. They are replaced by those of the same GEMM
+    with weights of another type and equal size, if these are smaller.
     """
     places = tuple(
         np.searchsorted(axis, rows[name].to_numpy()) for axis, name in zip(table.axes, "nkm", strict=True)
@@ -338,7 +338,7 @@ def _read(file: Path) -> pd.DataFrame:
     """Return a Parquet file's rows.
 
     Raises:
-        PagesimError: it cannot be read, or a latency is not above 0.
+        PagesimError: the file cannot be read, or a latency is not above 0.
     """
     try:
         table = read_parquet(file.read_bytes())
@@ -356,9 +356,9 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def held_out(table: OperatorTable) -> OperatorTable:
-    """Return the table with the errors of its inner points, each fifth predicted from the other four.
+    """Return the table with its held-out error, each fifth of its inner points predicted from the rest.
 
-    A prediction is the geometric mean of the lines along each axis, between the nearest known points.
+    A prediction is the geometric mean of the linear interpolations along each axis.
     """
     errors: list[float] = []
     for seconds in table.seconds:
@@ -379,7 +379,7 @@ def held_out(table: OperatorTable) -> OperatorTable:
 
 
 def _line(seconds: Floats, sizes: Ints) -> Floats:
-    """Return what lines between the known points give, ``[S]``; NaN before the first and after the last."""
+    """Interpolate linearly between the known points, ``[S]``; NaN before the first and after the last."""
     known = np.isfinite(seconds)
     if not known.any():
         return seconds

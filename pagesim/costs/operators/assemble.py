@@ -1,4 +1,4 @@
-"""From operators to a profile."""
+"""Assembly of a profile from timed operators."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def operator_profile(
     moe_backend: str | None = None,
     name: str = "",
 ) -> Profile:
-    """Return the profile that operator tables make of a model; what they lack is the datasheet's.
+    """Return a model's profile from operator tables, or from the datasheet where they lack a term.
 
-    It knows no engine: an iteration's own time is the engine's that runs it.
+    The profile has no overhead of its own: the run's engine adds it.
 
     Args:
         chip: the GPU and its measurements.
         model: see `Operators`.
         tp: GPUs over which the model is divided.
-        kv_dtype: of the cache.
+        kv_dtype: data type of the KV cache.
         moe_ep: see `Operators`.
         moe_backend: see `Operators`.
-        name: of the profile; MODEL-GPU-tpN when left out.
+        name: name of the profile; by default MODEL-GPU-tpN.
 
     Raises:
-        PagesimError: the model cannot be divided so, or there is no such kernel.
+        PagesimError: the model cannot be divided this way, or there is no such kernel.
     """
     found = Operators(chip, model, tp=tp, kv_dtype=kv_dtype, moe_ep=moe_ep, moe_backend=moe_backend)
     terms = found.terms()
@@ -81,20 +81,20 @@ def imported_profile(
     kv_dtype: str = "bf16",
     name: str | None = None,
 ) -> Profile:
-    """Return a model's profile by its types' names.
+    """Return a model's profile from operator tables and the names of its data types.
 
     Args:
-        tables: of a GPU.
+        tables: operator tables of a GPU.
         model: see `Operators`.
         tp: GPUs over which the model is divided.
-        moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
+        moe_ep: expert parallel degree; a divisor of ``tp``.
         moe_backend: see `Operators`.
-        weight_dtype: of the weights; as the model is released when left out.
-        kv_dtype: of the cache.
-        name: of the profile; MODEL-GPU-tpN when left out, and further types behind it.
+        weight_dtype: data type of the weights; by default, as the model was released.
+        kv_dtype: data type of the KV cache.
+        name: name of the profile; by default MODEL-GPU-tpN, followed by the other choices.
 
     Raises:
-        PagesimError: an unknown type or GPU, or the model cannot be divided so.
+        PagesimError: a type or GPU is unknown, or the model cannot be divided this way.
     """
     if tp % moe_ep:
         raise PagesimError(f"expert_parallel_size is {moe_ep}; it must divide the {tp} GPUs")

@@ -1,4 +1,4 @@
-"""Attention: seconds of one layer in decoding and in prompts, by its heads and how far it looks back."""
+"""Attention: seconds of one layer's decode and prompt attention, by heads and span."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Heads(NamedTuple):
     """A layer's heads on one GPU.
 
     Attributes:
-        query, kv: numbers of query heads, and of key and value heads.
-        width: of a head.
-        span: how far it looks back; None if on all tokens.
+        query, kv: numbers of query heads and of KV heads.
+        width: head dimension.
+        span: attention span; None for full attention.
     """
 
     query: int
@@ -32,7 +32,7 @@ class Heads(NamedTuple):
     span: AttentionSpan | None = None
 
     def kv_bytes(self, cache: str) -> float:
-        """Return the bytes of a token's keys and values, in a cache of a type of the tables."""
+        """Return the bytes of a token's keys and values, for a cache type of the tables."""
         return 2 * self.kv * self.width * (2 if cache == BF16 else 1)
 
 
@@ -45,7 +45,7 @@ class Attention:
 
     Attributes:
         used: the tables that were looked up, by family.
-        notes: what was borrowed, a sentence each.
+        notes: what was substituted, one sentence each.
     """
 
     def __init__(self, chip: Chip, cache: str) -> None:
@@ -54,10 +54,10 @@ class Attention:
         self.notes: list[str] = []
 
     def decoding(self, heads: Heads) -> Plane | None:
-        """Return the seconds of a layer over sequences and context; None if nothing like it was timed.
+        """Return a layer's decode seconds over sequences and context; None if decoding was not timed.
 
-        Context is the mean of the sequences', the token that is decoded included; of a layer with a span it
-        is what is within the span.
+        Context is the mean over the sequences, including the token being decoded. For a layer with a span,
+        only tokens within the span count.
         """
         found = self._plane(DECODE, heads)
         if found is None or heads.span is None:
@@ -65,7 +65,7 @@ class Attention:
         return _within(found, heads.span, self._window(self.used[DECODE], heads))
 
     def prompts(self, heads: Heads) -> Plane | None:
-        """Return the seconds of a layer over prompts and their length; None if nothing like it was timed."""
+        """Return a layer's prompt seconds over prompts and their length; None if prompts were not timed."""
         return self._plane(PROMPTS, heads)
 
     def _plane(self, family: str, heads: Heads) -> Plane | None:
@@ -98,7 +98,7 @@ class Attention:
         return plane
 
     def _window(self, table: OperatorTable, heads: Heads) -> int:
-        """Return the window of the rows that count: that of the heads where it was timed, 0 for none."""
+        """Return the window of the rows to use: that of the layer if it was timed, else 0 for none."""
         span = heads.span
         timed = {(width, window) for _, _, width, window in table.keys.tolist()}
         of_window = span is not None and span.kind == "window" and (heads.width, span.size) in timed
@@ -118,7 +118,7 @@ class Attention:
         return None
 
     def _carried(self, family: str, plane: Plane, measured: Heads, wanted: Heads, cache: str) -> Plane:
-        """Return what was measured of some heads and a cache as those that are wanted."""
+        """Scale measurements of some heads and cache type to those that are wanted."""
         same = (measured.query, measured.kv, measured.width) == (wanted.query, wanted.kv, wanted.width)
         if same and cache == self._cache:
             return plane
@@ -141,12 +141,12 @@ class Attention:
 
 
 class Stand(NamedTuple):
-    """Measured heads that stand for others, in a weighted sum.
+    """Measured heads that replace others in a weighted sum.
 
     Attributes:
-        heads, kv_heads: of what was measured.
-        factor: each sequence counts as so many of it.
-        share: of its seconds in the sum.
+        heads, kv_heads: measured numbers of query heads and KV heads.
+        factor: measured sequences that one sequence counts as.
+        share: weight of its seconds in the sum.
     """
 
     heads: int
@@ -156,16 +156,16 @@ class Stand(NamedTuple):
 
 
 def stands_for(heads: int, kv_heads: int, known: Collection[tuple[int, int]]) -> Sequence[Stand]:
-    """Return what stands for heads on a GPU; nothing if nothing does.
+    """Return the measured heads that replace some heads on a GPU; empty if none can.
 
-    Heads of one group of queries are alike, whichever sequence they are of: b sequences of 32 KV heads are
-    4·b of 8. Where as many KV heads were measured with fewer and with more queries, it is the line between
-    these.
+    A KV head costs the same in any sequence: b sequences with 32 KV heads are equivalent to 4·b with 8. If
+    a number of KV heads was measured only with fewer and with more query heads, the result interpolates
+    between these.
 
     Args:
         heads: query heads on the GPU.
-        kv_heads: key and value heads there.
-        known: pairs of both that were measured.
+        kv_heads: KV heads on the GPU.
+        known: measured pairs of query heads and KV heads.
     """
     for factor in range(1, kv_heads + 1):
         if kv_heads % factor or heads % factor:
@@ -183,7 +183,7 @@ def stands_for(heads: int, kv_heads: int, known: Collection[tuple[int, int]]) ->
 
 
 def _nearest(heads: Heads, known: list[tuple[int, int]]) -> tuple[Stand, ...]:
-    """Return the measured heads that are the most like these."""
+    """Return the measured heads that are most similar to these."""
     query, kv = min(
         known,
         key=lambda each: abs(np.log(each[1] / heads.kv)) + abs(np.log(each[0] / heads.query)),
@@ -192,10 +192,10 @@ def _nearest(heads: Heads, known: list[tuple[int, int]]) -> tuple[Stand, ...]:
 
 
 def _within(plane: Plane, span: AttentionSpan, window: int) -> Plane:
-    """Return what decoding takes over the tokens within a span.
+    """Return the decode seconds over the tokens within a span.
 
-    With all of them within a window that was timed it takes what longer contexts do, too, since the window
-    moves with the sequence; of another span, what a context of its size does.
+    A full window that was timed takes as long as any longer context, since the window moves along. A full
+    span of another kind takes as long as a context of its size.
     """
     before, beyond = plane.length < span.size, plane.length > span.size
     full = line(plane.length, plane.seconds, [span.size])
@@ -207,14 +207,14 @@ def _within(plane: Plane, span: AttentionSpan, window: int) -> Plane:
 
 
 def _pairs(length: Ints) -> Floats:
-    """Return the pairs of a query and a key of whole prompts, ``[L]``."""
+    """Return the query-key pairs of whole prompts, ``[L]``."""
     lengths = length.astype(np.float64)
     found: Floats = lengths * (lengths + 1) / 2
     return found
 
 
 def _pairs_within(length: Ints, span: AttentionSpan) -> Floats:
-    """Return those of them that are within a span: a window of each query, or the chunk that it is in."""
+    """Return the query-key pairs within a span: each query's window, or the chunk it is in, ``[L]``."""
     lengths, size = length.astype(np.float64), float(span.size)
     if span.kind == "chunk":
         chunks, rest = np.divmod(lengths, size)

@@ -1,7 +1,7 @@
-"""Bounds of operators by the datasheet, with which a measurement is carried to what was not measured.
+"""Datasheet bounds of operators, used to scale a measurement to an untimed type or shape.
 
-What was measured of one type or shape counts for another one times the ratio of their bounds at the same
-size. Everything that is borrowed goes by this one rule.
+A measurement of one type or shape is used for another one times the ratio of their bounds at the same size.
+All substitutions follow this rule.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pagesim.hardware import GpuSpec
 from pagesim.models.weights import WeightDtype
 
 LAUNCH_S = 3e-6
-"""Of every kernel, whatever it computes and wherever."""
+"""Launch seconds of every kernel on every GPU."""
 
 SHARE = 0.8
-"""Of the datasheet's rates, that large matrix products and streaming reads reach."""
+"""Fraction of the datasheet's rates that large GEMMs and streaming reads achieve."""
 
 Sizes = npt.ArrayLike
 
 
 def product_bound(gpu: GpuSpec, dtype: WeightDtype, n: int, k: int, tokens: Sizes) -> Floats:
-    """Return the seconds that a product of ``tokens`` rows takes at least, ``[T]``.
+    """Return the lower bound in seconds of a product of ``tokens`` rows, ``[T]``.
 
     Args:
-        gpu: with its peak rates.
-        dtype: of the weights.
+        gpu: GPU with its peak rates.
+        dtype: type of the weights.
         n: columns of the weights.
         k: rows of the weights.
         tokens: rows of the other factor, ``[T]``.
@@ -38,25 +38,25 @@ def product_bound(gpu: GpuSpec, dtype: WeightDtype, n: int, k: int, tokens: Size
 
 
 def decode_bound(gpu: GpuSpec, kv_bytes: float, tokens: Sizes) -> Floats:
-    """Return the seconds that decode attention of a layer takes at least, ``[T]``.
+    """Return the lower bound in seconds of a layer's decode attention, ``[T]``.
 
     Args:
-        gpu: with its peak rates.
-        kv_bytes: of a token's keys and values in the layer on each GPU.
-        tokens: that are read, of all sequences, ``[T]``.
+        gpu: GPU with its peak rates.
+        kv_bytes: bytes of a token's keys and values in the layer on each GPU.
+        tokens: tokens read, of all sequences together, ``[T]``.
     """
     return _longer(gpu, kv_bytes * np.asarray(tokens, np.float64), 0.0, gpu.fp16_flops)
 
 
 def prompts_bound(gpu: GpuSpec, kv_bytes: float, width: int, tokens: Sizes, pairs: Sizes) -> Floats:
-    """Return the seconds that prompts' attention of a layer takes at least, ``[T]``.
+    """Return the lower bound in seconds of a layer's prompt attention, ``[T]``.
 
     Args:
-        gpu: with its peak rates.
-        kv_bytes: of a token's keys and values in the layer on each GPU.
-        width: of all query heads on each GPU.
-        tokens: of all prompts, ``[T]``.
-        pairs: of a query and a key, ``[T]``.
+        gpu: GPU with its peak rates.
+        kv_bytes: bytes of a token's keys and values in the layer on each GPU.
+        width: total width of all query heads on each GPU.
+        tokens: tokens of all prompts together, ``[T]``.
+        pairs: query-key pairs, ``[T]``.
     """
     moved = (kv_bytes + 4 * width) * np.asarray(tokens, np.float64)
     return _longer(gpu, moved, 4.0 * width * np.asarray(pairs, np.float64), gpu.fp16_flops)
@@ -70,15 +70,15 @@ def experts_bound(
     moe_ep: int,
     tokens: Sizes,
 ) -> Floats:
-    """Return the seconds that a layer of experts takes at least, ``[T]``.
+    """Return the lower bound in seconds of a layer of experts, ``[T]``.
 
     Args:
-        gpu: with its peak rates.
-        dtype: of the experts' weights.
-        shape: hidden size, an expert's inner width, experts a token visits, experts.
+        gpu: GPU with its peak rates.
+        dtype: type of the experts' weights.
+        shape: hidden size, an expert's inner width, experts per token, number of experts.
         moe_tp: GPUs over which each expert is divided.
-        moe_ep: GPUs over which experts are dealt out.
-        tokens: of all GPUs, ``[T]``.
+        moe_ep: GPUs over which whole experts are distributed.
+        tokens: tokens of all GPUs together, ``[T]``.
     """
     hidden, inner, visited, experts = shape
     rows = np.asarray(tokens, np.float64)

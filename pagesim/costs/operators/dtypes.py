@@ -1,4 +1,4 @@
-"""Types of weights and of the cache, as the tables call them."""
+"""Data types of weights and of the KV cache, by their names in the tables."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ WEIGHTS = {
     "mxfp4": "w4a16_mxfp4",
     "mxfp4_mxfp8": "w4a8_mxfp4_mxfp8",
 }
-"""Types of weights, and what the tables call them."""
+"""Names in the tables of pagesim's weight types."""
 
 _NAMES = {table: name for name, table in reversed(WEIGHTS.items())}
 
 STANDS_IN = {"fp8_block": ("fp8", BF16), "fp8": ("fp8_block", BF16), "w4a8_mxfp4_mxfp8": ("fp8", BF16)}
-"""By weight type, those whose products stand for its own where it was not timed; `BF16` for all others."""
+"""Weight types whose GEMMs replace those of an untimed type, by that type; `BF16` for all others."""
 
 
 class Dtypes(NamedTuple):
-    """Types as the tables call them; the LM head and routers have 16 bits.
+    """Data types by their names in the tables; the LM head and routers have 16 bits.
 
     Attributes:
-        attention, recurrent, mlp, shared, experts: of the weights of these layers (see `Weights`).
-        cache: of keys and values: ``bfloat16`` or ``fp8``.
+        attention, recurrent, mlp, shared, experts: types of these layers' weights (see `Weights`).
+        cache: type of keys and values, ``bfloat16`` or ``fp8``.
     """
 
     attention: str
@@ -45,11 +45,11 @@ class Dtypes(NamedTuple):
 
 
 def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
-    """Return the types that the tables are asked for.
+    """Return the data types to look up in the tables.
 
     Args:
-        model: whose weights have types.
-        kv: of the cache: one of `KV_DTYPE_BYTES`; all but 16 bits count as fp8.
+        model: model whose weight types are looked up.
+        kv: type of the KV cache, one of `KV_DTYPE_BYTES`; all but the 16-bit ones are treated as fp8.
     """
     weights = model.weights
     of_groups = (weights.attention, weights.recurrent, weights.mlp, weights.shared, weights.experts)
@@ -58,7 +58,7 @@ def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
 
 
 def _name(dtype: WeightDtype) -> str:
-    """Return what the tables call a weight type, or the most like it of those that they know."""
+    """Return the tables' name of a weight type, or of the most similar one that they know."""
     if dtype.name in WEIGHTS:
         return WEIGHTS[dtype.name]
     if dtype.compute != "fp16":
@@ -67,10 +67,10 @@ def _name(dtype: WeightDtype) -> str:
 
 
 def weights_of(dtype: str) -> WeightDtype:
-    """Return the weight type that the tables call so."""
+    """Return the weight type with this name in the tables."""
     return weight_dtype(_NAMES[dtype])
 
 
 def in_words(dtype: str) -> str:
-    """Return what pagesim calls a type of the tables."""
+    """Return pagesim's name of a type in the tables."""
     return _NAMES.get(dtype, dtype)

@@ -1,4 +1,4 @@
-"""Experts: seconds of one layer's, routing and sums included, by tokens."""
+"""Experts: seconds of one layer's experts over tokens, including routing and sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pagesim.errors import PagesimError, brief
 FAMILY = "experts"
 
 ROUTINGS = ("power_law_1.2", "power_law_1.01", "balanced")
-"""How tokens were dealt out to experts; a table of experts has the place in this list in its keys."""
+"""How timings distributed tokens over experts; the keys of a table of experts hold the index in this list."""
 
 KERNELS = {
     "triton": ("fused_moe", "triton"),
@@ -24,20 +24,20 @@ KERNELS = {
     "flashinfer_cutlass": ("flashinfer_cutlass",),
     "marlin": ("marlin",),
 }
-"""Kernels of experts as vLLM's ``--moe-backend`` calls them, and what is in the tables' names of each."""
+"""Kernels of experts by their names in vLLM's ``--moe-backend``, and parts of their names in the tables."""
 
 Shape = tuple[int, int, int, int]
-"""Hidden size, an expert's inner width, experts a token visits, experts."""
+"""Hidden size, an expert's inner width, experts per token, number of experts."""
 
 
 class Experts(NamedTuple):
-    """A layer's experts over tokens.
+    """Seconds of one layer's experts over tokens.
 
     Attributes:
-        table: in which they were found.
-        tokens: sizes, rising, ``[T]``.
-        seconds: of each, ``[T]``.
-        notes: what a user should know, a sentence each.
+        table: source table.
+        tokens: timed numbers of tokens, rising, ``[T]``.
+        seconds: seconds at each number of tokens, ``[T]``.
+        notes: what a user should know, one sentence each.
     """
 
     table: OperatorTable
@@ -46,7 +46,7 @@ class Experts(NamedTuple):
     notes: tuple[str, ...]
 
     def at(self, tokens: Ints) -> Floats:
-        """Return the seconds of so many tokens: straight between the logarithms of tokens and seconds."""
+        """Return the seconds of other numbers of tokens, interpolated linearly in log-log space."""
         return line(self.tokens, self.seconds, tokens, log=True)
 
 
@@ -60,18 +60,18 @@ def experts(
     kernel: str | None = None,
     balanced: bool = False,
 ) -> Experts | None:
-    """Return what a layer of experts takes; None if no experts were timed at all.
+    """Return the timings of a layer's experts; None if no experts were timed at all.
 
-    A shape or a type that was not timed is the one most like it, times the ratio of their bounds.
+    For an untimed shape or type, the most similar one is used, times the ratio of their bounds.
 
     Args:
         chip: the GPU and its measurements.
-        shape: of the experts.
-        dtype: of their weights, as the tables call it.
+        shape: shape of the experts.
+        dtype: type of their weights, by its name in the tables.
         moe_tp: GPUs over which each expert is divided.
-        moe_ep: GPUs over which experts are dealt out.
-        kernel: one of `KERNELS`; the first that was timed when left out.
-        balanced: whether the model's router is trained to balance.
+        moe_ep: GPUs over which whole experts are distributed.
+        kernel: one of `KERNELS`; by default, the first that was timed.
+        balanced: whether the model's router is trained to balance its load.
 
     Raises:
         PagesimError: there is no such kernel.
@@ -89,10 +89,10 @@ def experts(
 
 
 def check_kernel(kernel: str) -> None:
-    """Refuse a kernel of experts that is none of `KERNELS`.
+    """Reject a kernel of experts that is not in `KERNELS`.
 
     Raises:
-        PagesimError: it is none.
+        PagesimError: the kernel is not in `KERNELS`.
     """
     if kernel not in KERNELS:
         raise PagesimError(f"moe_backend is {brief(kernel, 80)}; it must be one of {', '.join(KERNELS)}")
@@ -117,7 +117,7 @@ def _found(table: OperatorTable, row: Floats, routing: str) -> Experts:
 def _nearest(
     chip: Chip, key: tuple[int, ...], dtype: str, kernel: str | None, routings: tuple[int, ...]
 ) -> Experts | None:
-    """Return the experts that are the most like those of a key, carried to it."""
+    """Return the timed experts most similar to a key, scaled to it by the ratio of their bounds."""
     choices = list(_likely(chip, key, dtype, kernel, routings))
     if not choices:
         return None
@@ -141,7 +141,7 @@ def _nearest(
 def _likely(
     chip: Chip, key: tuple[int, ...], dtype: str, kernel: str | None, routings: tuple[int, ...]
 ) -> Iterator[tuple[tuple[float, int], OperatorTable, int]]:
-    """Yield rows with how unlike they are: another type first, then another shape."""
+    """Yield each table's best row with its dissimilarity, in which type weighs more than shape."""
     tables = _tables(chip, dtype, kernel) or _tables(chip, dtype, None) or chip.tables.find(FAMILY)
     wanted = weights_of(dtype).bits
     for place, table in enumerate(tables):

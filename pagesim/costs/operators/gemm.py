@@ -23,7 +23,7 @@ class Products:
 
     Attributes:
         used: the tables that were looked up, by weight type.
-        notes: what was borrowed, a sentence each.
+        notes: what was substituted, one sentence each.
     """
 
     def __init__(self, chip: Chip) -> None:
@@ -32,10 +32,10 @@ class Products:
         self.notes: list[str] = []
 
     def seconds(self, products: Sequence[Product], tokens: Ints) -> Floats | None:
-        """Return the seconds of all products together, ``[T]``; None if none of their types was timed.
+        """Return the total seconds of all products, ``[T]``; None if a product has no usable table.
 
         Args:
-            products: with the number of layers that have each.
+            products: products, each with the number of its layers.
             tokens: rows of the other factor, ``[T]``.
         """
         total = np.zeros(len(tokens))
@@ -72,11 +72,11 @@ class Products:
 def shape_seconds(table: OperatorTable, n: int, k: int) -> Floats:
     """Return the seconds of a shape at each measured m, ``[M]``.
 
-    Linear in n and k between the sizes measured; beyond the largest they go with it, below the smallest they
-    are its.
+    They are linear in n and k between measured sizes, proportional beyond the largest, and constant below
+    the smallest.
 
     Args:
-        table: of one weight type, over n, k and m.
+        table: table of one weight type, over n, k and m.
         n: columns of the weights.
         k: rows of the weights.
     """
@@ -88,7 +88,7 @@ def shape_seconds(table: OperatorTable, n: int, k: int) -> Floats:
 
 
 def _corners(axis: Ints, size: int) -> list[tuple[int, float]]:
-    """Return the places between which a size lies, and the share that each has in it."""
+    """Return the indices between which a size lies, and the weight of each."""
     last = len(axis) - 1
     if size >= axis[last]:
         return [(last, size / int(axis[last]))]

@@ -1,4 +1,4 @@
-"""What an iteration of a model takes by operator tables: its operators summed up by term."""
+"""Iteration times from operator tables: a model's operators summed by term."""
 
 from __future__ import annotations
 
@@ -43,41 +43,40 @@ TOKENS: Ints = np.array(
         }
     )
 )
-"""Sizes at which products were timed: with a size there is the next, which kernels do not like."""
+"""Sizes at which GEMMs are evaluated: round sizes, and each plus one, at which kernels are slower."""
 
 SEQUENCES: Ints = np.array(sorted({*range(1, 17), *(2**each for each in range(5, 13)), *range(32, 513, 32)}))
-"""Numbers of sequences at which the LM head is looked at."""
+"""Numbers of sequences at which the LM head is evaluated."""
 
 ELEMENT_BYTES = 2
 
 ELEMENTWISE_SHARE, ELEMENTWISE_LAUNCH_S = 0.8, 3e-6
-"""What goes through memory element by element reaches such a share of the bandwidth, after such a launch:
-what the tables' own authors take, not a measurement."""
+"""Fraction of the bandwidth that elementwise kernels achieve, and their launch time: assumptions of the
+tables' own authors, not measurements."""
 
 SQUARES = 4
-"""Elements of 16 bits that a norm over all heads sums up for a token: two squares of 32 bits."""
+"""16-bit elements per token that a norm over all heads all-reduces: two 32-bit sums of squares."""
 
 
 class Operators:
-    """Terms of a profile from operator tables; what they lack is the datasheet's.
+    """A profile's terms from operator tables, or from the datasheet where the tables lack them.
 
     Args:
         chip: the GPU and its measurements.
-        model: any whose weights are known.
-        tp: GPUs over which it is divided.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        moe_ep: GPUs over which experts are dealt out, a divisor of ``tp``; the model's own division counts
-            instead where it has one.
-        moe_backend: the kernel of experts; the first that was timed when left out.
+        model: model whose weights are known.
+        tp: GPUs over which the model is divided.
+        kv_dtype: data type of the KV cache, one of `KV_DTYPE_BYTES`.
+        moe_ep: expert parallel degree, a divisor of ``tp``; ignored if the model has its own division.
+        moe_backend: kernel of experts; by default, the first that was timed.
 
     Attributes:
-        used: by term, the table that it is of.
-        missing: by term, why it is the datasheet's.
-        ranges: by term, the sizes that were timed.
-        notes: what a user should know, a sentence each.
+        used: the table of each term that has one.
+        missing: why a term comes from the datasheet, by term.
+        ranges: the timed sizes, by term.
+        notes: what a user should know, one sentence each.
 
     Raises:
-        PagesimError: the model cannot be divided so.
+        PagesimError: the model cannot be divided this way.
     """
 
     def __init__(
@@ -101,13 +100,13 @@ class Operators:
         self.notes: list[str] = []
 
     def terms(self) -> Terms:
-        """Return the terms, all layers, on each GPU."""
+        """Return the terms of all layers together, on each GPU."""
         chip, model, tp = self._chip, self._model, self._tp
         rest = analytic_profile(chip.gpu, model, tp=tp, kv_dtype=self._kv_dtype, block_sizes=(1,)).terms
         decode, prefill = self._attention()
         linear, of_experts = self._linear(), self._experts()
         if linear is None or (model.moe is not None and of_experts is None):
-            # The datasheet knows products and experts together: without one it is both.
+            # The datasheet's term is GEMMs and experts together: if one is missing, it replaces both.
             self.missing.setdefault("linear", "experts were not timed")
             self.used.pop("linear", None), self.used.pop("experts", None)
             linear, of_experts = rest.linear, None
@@ -119,7 +118,7 @@ class Operators:
             write=constant("tokens", 0.0) if "decode" in self.used else rest.write,
             decode={ANY_BLOCK: decode.get(None, _NO_DECODE)},
             prefill={ANY_BLOCK: prefill.get(None, _NO_PROMPTS)},
-            # Of blocks of one token, the datasheet's copies and swaps are over tokens.
+            # With blocks of one token, the datasheet's copies and swaps are over tokens.
             copy={ANY_BLOCK: _ends(rest.copy_[1])},
             swap_out={ANY_BLOCK: _ends(rest.swap_out[1])},
             swap_in={ANY_BLOCK: _ends(rest.swap_in[1])},
@@ -168,15 +167,15 @@ class Operators:
         return _curve(SEQUENCES, seconds, "sequences")
 
     def _elementwise(self, tokens: Ints) -> Floats:
-        """Return seconds of norms, activations and embedding: launches, and bytes over the bandwidth."""
+        """Return the seconds of norms, activations and embedding: launches plus bytes over bandwidth."""
         model = self._model
         halves = elementwise(model, self._tp)
-        # A norm reads the stream and what is added, and writes the sum and its norm; a gate reads two halves.
+        # A norm reads the stream and its addend, and writes the sum and its norm; a gate reads two halves.
         elements = halves.norms * 4 * model.hidden + 2 * model.hidden
         elements += sum((3 if model.gated else 2) * width for width in halves.activations)
         launches = halves.norms + len(halves.activations) + 1
         if halves.wide:
-            # One kernel sums the squares up, another norms: queries and keys are read twice and written once.
+            # One kernel sums the squares, another normalises: it reads queries and keys twice, writes once.
             elements += model.layers * 3 * halves.wide
             launches += model.layers * 2
         bandwidth = self._chip.gpu.hbm_bytes_per_s * ELEMENTWISE_SHARE
@@ -213,12 +212,12 @@ class Operators:
         layers = layers_with_experts(model)
         sizes = np.unique(np.concatenate([found.tokens, 3 * found.tokens[1:] // 2]))
         self.ranges["experts"] = Range(least=1, most=max(1, int(sizes[-1]) // ranks))
-        # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
+        # A GPU's experts compute the tokens of all data-parallel ranks, assumed to be equally loaded.
         own = sizes[sizes % ranks == 0] // ranks
         return _curve(own, layers * found.at(own * ranks))
 
     def _attention(self) -> tuple[dict[AttentionSpan | None, Table], dict[AttentionSpan | None, Table]]:
-        """Return decode and prompts' attention by span; None stands for layers that look back on all."""
+        """Return decode and prompt attention by span; None stands for layers with full attention."""
         kinds: Counter[Heads] = Counter()
         for layer in self._model.cache_layers:
             if isinstance(layer, FullLayer):
@@ -263,7 +262,7 @@ class Operators:
         self.notes += found.notes
 
     def _by_datasheet(self, layers: Attended) -> tuple[Table, Table]:
-        """Return attention of layers by the bytes and the operations of a token that is looked back on."""
+        """Return decode and prompt attention by the datasheet, from bytes and FLOPs per attended token."""
         gpu, tp = self._chip.gpu, self._tp
         reading = layers.bytes / (KV * gpu.hbm_bytes_per_s)
         computing = layers.flops / tp / (FLOPS * gpu.fp16_flops)
@@ -303,7 +302,7 @@ class Operators:
         self.notes += found.notes
         one = np.array([1])
         decode = found.decode.at(SEQUENCES, one)[:, 0]
-        # One prompt of so many tokens, or as many of the longest that was timed.
+        # One prompt of that many tokens, or several of the longest timed length.
         longest = int(found.prompts.length[-1])
         prompts = np.array(
             [
@@ -326,7 +325,7 @@ class Operators:
         self.used["all_reduce"] = self.used["all_reduce_eager"] = found.table
         self.notes += found.notes
         self.ranges["all_reduce"] = Range(least=1, most=int(TOKENS[-1]))
-        # A norm over all heads sums up the squares of queries and of keys.
+        # A norm over all heads all-reduces the squares of queries and of keys.
         norms = model.layers if model.wide_qk_norm else 0
         count, tokens = ALL_REDUCES_PER_LAYER * model.layers, TOKENS.astype(np.float64)
 
@@ -352,6 +351,6 @@ def _curve(sizes: Ints, seconds: Floats, axis: str = "tokens") -> Table:
 
 
 def _ends(table: Table) -> Table:
-    """Return a table that is a line by its two ends."""
+    """Return a linear table reduced to its two end knots."""
     (axis, knots), *_ = table.axes.items()
     return Table.of({axis: (knots[0], knots[-1])}, table).rounded(5)

@@ -1,4 +1,4 @@
-"""Latent attention: seconds of one layer's whole module, its projections included."""
+"""Latent attention: seconds of one layer's whole module, including its projections."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pagesim.costs.operators.tables import Chip, OperatorTable
 DECODE, PROMPTS = "latent decode", "latent prompts"
 
 TIMED = LatentShape(7168, 128, 1536, 512, 64, 128, 128)
-"""What was timed, with several numbers of heads: DeepSeek-V3's."""
+"""The timed shape, with several numbers of heads: DeepSeek-V3's."""
 
 
 class Latent(NamedTuple):
-    """A layer's module of DeepSeek-V3 with some heads on a GPU.
+    """Timings of one layer's attention module of DeepSeek-V3, with some of its heads on the GPU.
 
     Attributes:
-        heads: that were timed.
+        heads: number of heads that were timed.
         decode: seconds over sequences and context.
         prompts: seconds over prompts and their length.
-        tables: in which they were found.
-        notes: what was borrowed, a sentence each.
+        tables: source tables of ``decode`` and ``prompts``.
+        notes: what was substituted, one sentence each.
     """
 
     heads: int
@@ -34,13 +34,13 @@ class Latent(NamedTuple):
 
 
 def latent(chip: Chip, heads: int, gemm_dtype: str, cache: str) -> Latent | None:
-    """Return a layer's module; None if none was timed.
+    """Return the timings of a layer's attention module; None if none was timed.
 
     Args:
         chip: the GPU and its measurements.
-        heads: on the GPU; where they were not timed, the next larger number of them counts.
-        gemm_dtype: of the projections' weights; one that was not timed is another.
-        cache: ``bfloat16`` or ``fp8``, likewise.
+        heads: heads on the GPU; if untimed, the next larger timed number is used.
+        gemm_dtype: type of the projections' weights; if untimed, another type is used.
+        cache: type of the cache, ``bfloat16`` or ``fp8``; if untimed, ``bfloat16`` is used.
     """
     types = [(gemm, kv) for kv in (cache, BF16) for gemm in (gemm_dtype, "fp8_block", BF16)]
     for gemm, kv in types:

@@ -1,7 +1,7 @@
-"""How long the host needs to launch an iteration that no graph launches.
+"""Host time to launch an iteration without a CUDA graph.
 
-No table has it. These are seconds of layers of a kind under vLLM 0.15 to 0.19, found where public runs of
-short prompts differ by nothing but whether a graph launches them (docs/validation/accuracy.md).
+No table has it. These are seconds per layer under vLLM 0.15 to 0.19. They come from public runs of short
+prompts that differ only in whether a graph launches them (docs/validation/accuracy.md).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pagesim.costs.profiles.profile import Launching
 from pagesim.models import ModelSpec
 
 LAYER_S = 0.3e-3
-"""Of attention and a plain MLP."""
+"""Seconds per layer with attention and a plain MLP."""
 
 EXPERTS_S = 0.9e-3
-"""Of routing and experts, beside that."""
+"""Additional seconds per layer for routing and experts."""
 
 LATENT_S = 1.1e-3
-"""Of latent attention, beside plain attention."""
+"""Additional seconds per layer for latent instead of plain attention."""
 
 
 def launching(model: ModelSpec) -> Launching:
-    """Return what the host needs for an iteration of a model that has a prompt, one by one or mixed.
+    """Return the host's launch time of a model's iterations with a prompt, alone or mixed with decodes.
 
     Args:
-        model: whose layers are counted.
+        model: model whose layers are counted.
     """
     seconds = model.layers * LAYER_S + layers_with_experts(model) * EXPERTS_S
     if model.mla is not None:

@@ -1,4 +1,4 @@
-"""Planes: seconds over sequences and what each of them is long, without a gap."""
+"""Planes: seconds over the number of sequences and their length, without gaps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pagesim.costs.prompts import whole_prompts
 from pagesim.costs.table import Table, line
 
 BENT = 1.5
-"""Prompts' seconds are nearly straight over their length to this power, between what goes with tokens and
-what goes with pairs: on the published tables a line over the length itself is 6 % too slow in the mean, one
-over its square 4 % too fast, this one off by 1 %."""
+"""Power of the length in which prompt seconds are nearly linear, between costs per token and per pair. On the
+published tables, interpolation over the length itself is 6 % too slow on average, and over its square 4 % too
+fast; this one is off by 1 %."""
 
 
 class Plane(NamedTuple):
-    """Seconds over a number of sequences and a length, linear in both (the length to a power).
+    """Seconds over a number of sequences and a length, linear in both (or in a power of the length).
 
-    Below the first of an axis it is the first; beyond the last it goes on as between the last two.
+    Below an axis's first size, its value is used; beyond the last, the last two are extrapolated.
 
     Attributes:
-        batch: sequences, rising, ``[B]``.
-        length: tokens of each, rising, ``[L]``.
-        seconds: ``[B, L]``.
-        power: of lengths, over which seconds are straight.
-        most: the most tokens of all sequences together that were measured.
+        batch: numbers of sequences, rising, ``[B]``.
+        length: tokens per sequence, rising, ``[L]``.
+        seconds: seconds at each combination, ``[B, L]``.
+        power: power of the length in which seconds are linear.
+        most: largest measured number of tokens of all sequences together.
     """
 
     batch: Ints
@@ -37,27 +37,27 @@ class Plane(NamedTuple):
 
     @classmethod
     def decoding(cls, axes: Axes, seconds: Floats) -> Plane:
-        """Return what was measured of decoding over sequences and context, gaps filled along the context."""
+        """Return decode measurements over sequences and context, with gaps filled along the context."""
         batch, length, known = _measured(axes, seconds)
         return cls(batch, length, gapless(length, known))
 
     @classmethod
     def prompting(cls, axes: Axes, seconds: Floats) -> Plane:
-        """Return what was measured of prompts over their number and length.
+        """Return prompt measurements over their number and length.
 
-        Many long prompts at once are not measured: they take their share more than as many as were.
+        Unmeasured batches of many long prompts scale with the number of prompts.
         """
         batch, length, known = _measured(axes, seconds)
         most = int(np.multiply.outer(batch, length)[np.isfinite(known)].max())
         return cls(batch, length, gapless(batch, known.T, in_proportion=True).T, BENT, most)
 
     def at(self, batch: Ints, length: Ints) -> Floats:
-        """Return the seconds of other numbers of sequences and other lengths, ``[B, L]``."""
+        """Interpolate the seconds at other numbers of sequences and other lengths, ``[B, L]``."""
         by_length = line(self.length, self.seconds, length, power=self.power)
         return line(self.batch, by_length.T, batch).T
 
     def scaled(self, factor: Floats | float) -> Plane:
-        """Return the plane with seconds multiplied by a number, or by one at each place, ``[B, L]``."""
+        """Return the plane with seconds multiplied by a number, or by an array ``[B, L]``."""
         return self._replace(seconds=self.seconds * factor)
 
     def plus(self, other: Plane) -> Plane:
@@ -67,27 +67,27 @@ class Plane(NamedTuple):
         return Plane(batch, length, seconds, self.power, min(self.most, other.most))
 
     def decode_table(self) -> Table:
-        """Return the plane as a profile has it in decoding, never falling with the context."""
+        """Return the plane as a profile's decode table, never falling with the context."""
         axes = {"sequences": tuple(self.batch.tolist()), "context": tuple(self.length.tolist())}
         return Table(axes=axes, seconds=self.seconds.tolist()).rising("context").rounded(4)
 
     def prefill_table(self) -> Table:
-        """Return the plane as a profile has it of prompts, which take no less than the shortest does."""
+        """Return the plane as a profile's prefill table, never below the time of the shortest prompt."""
         axes = {"prompts": tuple(self.batch.tolist()), "length": tuple(self.length.tolist())}
         prompts = Table(axes=axes, seconds=self.seconds.tolist()).rising("length").array
         return whole_prompts(self.length, self.batch, prompts.T, prompts[0, 0]).rounded(4)
 
 
 def gapless(sizes: Ints, seconds: Floats, *, in_proportion: bool = False) -> Floats:
-    """Return rows ``[R, S]`` with what is missing between or after what is known, along each row.
+    """Return rows ``[R, S]`` with gaps filled along each row.
 
-    Before the first that is known it is the first.
+    Gaps before the first known value get that value.
 
     Args:
-        sizes: of the columns, rising, ``[S]``.
-        seconds: NaN where nothing was measured; each row has something.
-        in_proportion: whether beyond the last that is known seconds go with the size, or else along the line
-            through the last two.
+        sizes: sizes of the columns, rising, ``[S]``.
+        seconds: seconds ``[R, S]``, NaN where not measured; each row has at least one value.
+        in_proportion: whether seconds beyond the last known one scale with the size; otherwise they follow
+            the line through the last two.
     """
     found = seconds.copy()
     for row in found:
@@ -102,7 +102,7 @@ def gapless(sizes: Ints, seconds: Floats, *, in_proportion: bool = False) -> Flo
 
 
 def _measured(axes: Axes, seconds: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the sizes at which anything was measured, and what was."""
+    """Return the sizes at which anything was measured, and the seconds at these."""
     known = np.isfinite(seconds)
     rows, columns = known.any(1), known.any(0)
     return axes[0][rows], axes[1][columns], seconds[rows][:, columns]

@@ -1,4 +1,4 @@
-"""Which matrix products the layers of a model are, on each GPU."""
+"""The matrix products (GEMMs) of a model's layers on each GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pagesim.models.layers import FullLayer, LatentLayer, StateLayer, kv_heads_p
 
 
 class Product(NamedTuple):
-    """A matrix product that some layers have.
+    """A matrix product of some of a model's layers.
 
     Attributes:
-        name: what it is.
+        name: what it computes.
         n, k: columns and rows of the weights on each GPU.
-        dtype: of the weights, as the tables call it.
-        layers: that have it.
+        dtype: type of the weights, by its name in the tables.
+        layers: number of layers that have it.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Product(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """What goes through memory beside products, element by element.
+    """Elementwise operators, which are bound by memory.
 
     Attributes:
-        norms: sums of the residual stream with a norm, of all layers.
-        activations: widths, on each GPU, of what activation functions give, one a layer that has one.
-        wide: width, on each GPU, of queries and keys that are normed over all heads together; 0 if none are.
+        norms: number of residual additions with a norm, over all layers.
+        activations: output widths of the activation functions on each GPU, one per layer that has one.
+        wide: width of queries and keys on each GPU if normalised over all heads together; else 0.
     """
 
     norms: int
@@ -48,10 +48,10 @@ class LatentShape(NamedTuple):
 
     Attributes:
         hidden: width of the residual stream.
-        heads: on the GPU.
-        query_rank: of compressed queries, 0 where they are not.
-        kv_rank: of compressed keys and values.
-        rotary, plain, value: widths of a head's two parts of a key, and of its value.
+        heads: heads on the GPU.
+        query_rank: rank of compressed queries; 0 if they are not compressed.
+        kv_rank: rank of compressed keys and values.
+        rotary, plain, value: widths of a head's rotary and other key dimensions, and of its value.
     """
 
     hidden: int
@@ -71,7 +71,7 @@ class LatentShape(NamedTuple):
         return cls(model.hidden, model.heads // tp, mla.q_lora_rank or 0, *widths)
 
     def products(self, dtype: str, layers: int) -> list[Product]:
-        """Return the projections' products, each of so many layers."""
+        """Return the products of the projections, each for ``layers`` layers."""
         query = self.heads * (self.plain + self.rotary)
         first = self.query_rank or query
         shapes = [("latent down", first + self.kv_rank + self.rotary, self.hidden)]
@@ -83,16 +83,16 @@ class LatentShape(NamedTuple):
 
 
 def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[Product]:
-    """Return the products of all layers that every token goes through; experts and the LM head are left out.
+    """Return the products of all layers that every token goes through, without experts and the LM head.
 
     Args:
-        model: any whose weights are known.
+        model: model whose weights are known.
         tp: GPUs over which it is divided.
-        types: of weights.
-        latent: whether those of latent attention are wanted; a module of it has them in its time.
+        types: types of its weights.
+        latent: whether to include latent attention; not if a timed module includes its projections.
 
     Raises:
-        PagesimError: the heads cannot be dealt out over ``tp`` GPUs, or the weights are not known.
+        PagesimError: the heads cannot be divided over ``tp`` GPUs, or the weights are not known.
     """
     if not model.has_weights:
         raise PagesimError(f"model {model.name} says only what its layers keep: it has no products to sum up")
@@ -134,9 +134,9 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
 
 
 def elementwise(model: ModelSpec, tp: int) -> Halves:
-    """Return what goes through memory beside products: two norms a layer, and activations of MLPs.
+    """Return the elementwise operators: two norms per layer, and the activations of MLPs.
 
-    Experts' activations are in their own time.
+    Timings of experts include their activations.
     """
     sparse, shared = layers_with_experts(model), _shared(model) // tp
     dense = (model.mlp_layers or model.layers) - sparse

@@ -1,4 +1,4 @@
-"""All-reduces: seconds of one, by how many elements it sums and whether a graph launches it."""
+"""All-reduces: seconds by number of elements, launched by a CUDA graph or by the host."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ FAMILY = "all_reduce"
 GRAPH, EAGER, NCCL = "graph", "eager", "nccl"
 
 EAGER_S = 16e-6
-"""Seconds that an all-reduce which no graph launches takes beside what the table has of it: found by
-comparing sums of operators with whole runs, not in the tables."""
+"""Additional seconds of an all-reduce launched without a graph, beyond its time in the table. It comes from
+comparing sums of operators with whole runs, not from the tables."""
 
 MUCH = 1.5
-"""Where two releases' seconds differ by more than this in the mean, the nearer release counts."""
+"""Mean factor between two releases' seconds above which the nearest release is used."""
 
 
 class Reduces(NamedTuple):
-    """All-reduces among some GPUs of one node, of 16-bit elements.
+    """All-reduces of 16-bit elements among some GPUs of one node.
 
     Attributes:
-        table: of the engine's own all-reduces.
+        table: table of the engine's own all-reduces.
         graph, eager: seconds by size, launched by a graph and by the host, ``[S]``.
-        nccl: NCCL's, for messages larger than any that was measured of the engine's own; or None.
-        gpus: that take part.
-        notes: what a user should know, a sentence each.
+        nccl: table of NCCL's all-reduces, for messages larger than those in ``table``; None if untimed.
+        gpus: number of GPUs that take part.
+        notes: what a user should know, one sentence each.
     """
 
     table: OperatorTable
@@ -40,7 +40,7 @@ class Reduces(NamedTuple):
     notes: tuple[str, ...]
 
     def seconds(self, elements: Floats, *, graph: bool) -> Floats:
-        """Return the seconds of one all-reduce of so many elements, ``[E]``."""
+        """Return the seconds of one all-reduce for each number of elements, ``[E]``."""
         sizes = self.table.axes[0]
         found = line(sizes, self.graph if graph else self.eager, elements)
         theirs = self.nccl.row(self.gpus) if self.nccl is not None else None
@@ -54,7 +54,7 @@ def reduces(chip: Chip, gpus: int) -> Reduces | None:
 
     Args:
         chip: the GPU and its measurements.
-        gpus: that take part.
+        gpus: number of GPUs that take part.
     """
     tables = chip.tables
     timed = [table for table in tables.find(FAMILY) if table.name[1].endswith(GRAPH)]
@@ -73,16 +73,16 @@ def reduces(chip: Chip, gpus: int) -> Reduces | None:
 
 
 def _least(seconds: Floats) -> Floats:
-    """Return the seconds of an all-reduce by size, none longer than that of a larger one.
+    """Return the seconds by size, each lowered to the minimum of all larger sizes.
 
-    Where the engine goes over to another algorithm some sizes take longer than larger ones.
+    Just before the engine switches to another algorithm, some sizes take longer than larger ones.
     """
     least: Floats = np.fmin.accumulate(seconds[::-1])[::-1]
     return least
 
 
 def _chosen(timed: Sequence[OperatorTable], gpus: int, release: str) -> tuple[OperatorTable, tuple[str, ...]]:
-    """Return the newest table, or the one of the nearest release where releases differ much."""
+    """Return the newest table, or that of the nearest release if releases differ much, with a note."""
     newest = timed[0]
     wanted = version_of(release)
     if len(timed) == 1 or not wanted:
@@ -100,7 +100,7 @@ def _chosen(timed: Sequence[OperatorTable], gpus: int, release: str) -> tuple[Op
 
 
 def _ratio(one: OperatorTable, other: OperatorTable, gpus: int) -> float:
-    """Return the mean ratio of two tables' seconds at the sizes that both have."""
+    """Return the geometric mean ratio of two tables' seconds at their common sizes."""
     sizes, at, beside = np.intersect1d(one.axes[0], other.axes[0], return_indices=True)
     ours, theirs = one.row(gpus), other.row(gpus)
     if not len(sizes) or ours is None or theirs is None:
@@ -109,7 +109,7 @@ def _ratio(one: OperatorTable, other: OperatorTable, gpus: int) -> float:
 
 
 def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return how far two versions are apart: a minor version counts as a hundred patches."""
+    """Return the distance between two versions; a minor version counts as a hundred patches."""
     first, second = (
         10_000 * major + 100 * minor + patch
         for major, minor, patch, *_ in ((*each, 0, 0, 0) for each in (one, other))

@@ -14,13 +14,13 @@ DECODE, PROMPTS = "generation", "context"
 
 
 class DeltaNet(NamedTuple):
-    """What a recurrent layer takes (gated delta rule).
+    """Timings of one recurrent layer (gated delta rule).
 
     Attributes:
         decode: seconds over sequences; the length is 1.
         prompts: seconds over prompts and their length.
-        table: in which they were found.
-        notes: what was borrowed, a sentence each.
+        table: source table.
+        notes: what was substituted, one sentence each.
     """
 
     decode: Plane
@@ -30,15 +30,15 @@ class DeltaNet(NamedTuple):
 
 
 def delta_net(chip: Chip, hidden: int, k_heads: int, v_heads: int) -> DeltaNet | None:
-    """Return what a gated delta net takes; None if none was timed.
+    """Return the timings of a gated delta net; None if none was timed.
 
-    Heads that were not timed are those most like them, times the ratio of their value heads.
+    For an untimed shape, the most similar one is used, times the ratio of value heads.
 
     Args:
         chip: the GPU and its measurements.
         hidden: width of the residual stream.
         k_heads: key heads on the GPU.
-        v_heads: value heads there.
+        v_heads: value heads on the GPU.
     """
     decoding, prompting = chip.tables.find(FAMILY, DECODE), chip.tables.find(FAMILY, PROMPTS)
     if not decoding or not prompting:

@@ -1,4 +1,4 @@
-"""Compact tables of one GPU: seconds of single operators by type, shape and size, in one small file."""
+"""Compact tables of one GPU in one file: seconds of single operators by type, shape and size."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Floats = npt.NDArray[np.float64]
 Axes = tuple[Ints, ...]
 
 NOTICE = "AIConfigurator's operator tables, © NVIDIA, Apache-2.0, changed"
-"""Whose measurements they are; every profile made of them repeats it."""
+"""Attribution of the measurements, repeated in every profile made from them."""
 
 DATA = Path(__file__).resolve().parent / "data"
-"""Folder of the bundled tables: a file for each GPU, named as the catalogue of GPUs names it."""
+"""Folder of the bundled tables: one file per GPU, under its catalogue name."""
 
 STEP = 0.002
-"""Seconds are stored as whole steps of their logarithm, so that a stored value is at most 0.1 % off."""
+"""Step of the logarithm in which seconds are stored; a stored value is at most 0.1 % off."""
 
 LEAST_S = 1e-9
-"""Seconds of step 0, which stands for a size that was not measured."""
+"""Seconds that step 0 would mean; it marks a size that was not measured."""
 
 _RELEASE = re.compile(r"(\d+(?:\.\d+)*)")
 
@@ -42,10 +42,10 @@ class OperatorTable(NamedTuple):
     Attributes:
         name: family and types, such as ``("gemm", "fp8")``.
         release: engine and version that were timed, such as ``vllm 0.24.0``.
-        keys: what tells the rows apart, such as numbers of heads, ``[R, K]``.
-        axes: sizes, rising, one array an axis.
-        seconds: ``[R, *axes]``; NaN where nothing was measured.
-        held_out: how wrong a prediction from neighbours is.
+        keys: values that identify each row, such as numbers of heads, ``[R, K]``.
+        axes: rising sizes, one array per axis.
+        seconds: measured seconds, ``[R, *axes]``; NaN where nothing was measured.
+        held_out: error of predictions from neighbouring points.
     """
 
     name: tuple[str, ...]
@@ -56,20 +56,20 @@ class OperatorTable(NamedTuple):
     held_out: TermError = TermError.of([])
 
     def row(self, *key: int) -> Floats | None:
-        """Return the seconds of one key, ``[*axes]``; None if it was not measured."""
+        """Return the seconds at one key, ``[*axes]``; None if it was not measured."""
         found = np.flatnonzero((self.keys == np.array(key, np.int64)).all(1))
         return self.seconds[found[0]] if len(found) else None
 
 
 class OperatorTables:
-    """All tables of one GPU, each decoded when it is first asked for.
+    """All tables of one GPU, each decoded on first use.
 
     Args:
         gpu: the GPU's name in the catalogue, or the tables' own name of its system.
-        content: bytes of an ``.npz`` file that `packed` made.
+        content: bytes of an ``.npz`` file made by `packed`.
 
     Raises:
-        PagesimError: the content is no such file.
+        PagesimError: the content is not such a file.
     """
 
     def __init__(self, gpu: str, content: bytes) -> None:
@@ -83,7 +83,7 @@ class OperatorTables:
         self._decoded: dict[int, OperatorTable] = {}
 
     def find(self, *name: str) -> list[OperatorTable]:
-        """Return the tables whose name begins so, the newest release first, other engines' last."""
+        """Return the tables whose name begins with ``name``: vLLM's first, newest release first."""
         places = [place for place, (_, *full) in enumerate(self._titles) if tuple(full[: len(name)]) == name]
         return sorted((self._table(place) for place in places), key=_newest_first)
 
@@ -109,7 +109,7 @@ class OperatorTables:
 
 
 def packed(tables: Sequence[OperatorTable]) -> bytes:
-    """Return tables as the content of an ``.npz`` file, the same bytes for the same tables."""
+    """Return the content of an ``.npz`` file of tables; the same tables give the same bytes."""
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "titles": np.array(["|".join((each.release, *each.name)) for each in tables]),
         "held_out": np.array([_numbers(each.held_out) for each in tables], np.float32).reshape(-1, 3),
@@ -121,7 +121,7 @@ def packed(tables: Sequence[OperatorTable]) -> bytes:
         arrays[f"{place}.keys"] = table.keys.astype(np.int32)
         for axis, sizes in enumerate(table.axes):
             arrays[f"{place}.axis{axis}"] = sizes.astype(np.int32)
-        # Differences along the last axis are small numbers, which a zip file makes short.
+        # Differences along the last axis are small numbers, which compress well.
         arrays[f"{place}.steps"] = np.diff(steps, axis=-1, prepend=0).astype(np.int16)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -139,19 +139,19 @@ def _numbers(error: TermError) -> tuple[float, float, float]:
 
 @cache
 def bundled_tables(gpu: str) -> OperatorTables | None:
-    """Return the tables of a GPU that come with pagesim; None if there are none of it."""
+    """Return the tables of a GPU that come with pagesim; None if there are none."""
     file = DATA / f"{gpu}.npz"
     return OperatorTables(gpu, file.read_bytes()) if file.is_file() else None
 
 
 class Chip(NamedTuple):
-    """A GPU and what was measured on it.
+    """A GPU and its operator timings.
 
     Attributes:
-        gpu: with its peak rates.
-        tables: of its operators.
-        release: of the engine that is simulated, such as ``vllm 0.19.0``; where two releases differ much, the
-            nearer one counts.
+        gpu: the GPU with its peak rates.
+        tables: its operator tables.
+        release: simulated release of the engine, such as ``vllm 0.19.0``; where timed releases differ much,
+            the nearest one is used.
     """
 
     gpu: GpuSpec
@@ -162,12 +162,12 @@ class Chip(NamedTuple):
 def chip_of(gpu: GpuSpec, release: str = "") -> Chip | None:
     """Return the bundled measurements of a GPU; None if there are none.
 
-    Those of another GPU of its generation do not stand for it: an RTX 4090 by an L40S's tables is 24 % too
-    slow and an H100 PCIe by an H100's 12 %, where the roofline is 1 and 8 % off
+    Tables of another GPU of the same generation are no substitute. An RTX 4090 by an L40S's tables is 24 %
+    too slow, and an H100 PCIe by an H100's 12 %; the roofline is 1 and 8 % off
     (docs/validation/accuracy.md).
 
     Args:
-        gpu: any.
+        gpu: GPU to look up.
         release: see `Chip`.
     """
     tables = bundled_tables(gpu.name)
@@ -180,7 +180,7 @@ def bundled_gpus() -> tuple[str, ...]:
 
 
 def version_of(release: str) -> tuple[int, ...]:
-    """Return the numbers of a release's version, such as (0, 24, 0); none if it has no version."""
+    """Return a release's version numbers, such as (0, 24, 0); empty if it has no version."""
     found = _RELEASE.search(release)
     return tuple(int(each) for each in found[1].split(".")) if found else ()
 

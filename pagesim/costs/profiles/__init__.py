@@ -1,4 +1,4 @@
-"""Profiles: what iterations cost, from measurements, in a file."""
+"""Profiles: files of iteration costs based on measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Analytic profiles: the datasheet's rates times rules of thumb. No measurement stands behind them."""
+"""Analytic profiles: datasheet rates times rules of thumb, without any measurement."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
 
 FLOPS, HBM, KV, LINK = 0.80, 0.80, 0.65, 1.0
-"""Shares of the datasheet's rates that matrix products, streaming reads, attention of 2023 and pinned copies
-reach: rules of thumb, as `cost.Efficiency` has them."""
+"""Fractions of the datasheet's rates that GEMMs, streaming reads, attention kernels of 2023 and pinned copies
+achieve: rules of thumb, like those of `Efficiency`."""
 
 SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
 
 
 def datasheet_table(axis: str, seconds: Callable[[int], float], share: float) -> Table:
-    """Return a table of what sizes take at some share of the datasheet's rates."""
+    """Return a table of seconds over sizes, at some fraction of the datasheet's rates."""
     return Table.of({axis: SIZES}, lambda size: seconds(size) / share)
 
 
 def analytic_profile(
     gpu: GpuSpec, model: ModelSpec, *, tp: int = 1, kv_dtype: str = "fp16", block_sizes: Sequence[int] = (16,)
 ) -> Profile:
-    """Return what a model would cost on a GPU by its datasheet.
+    """Return the profile of a model on a GPU by the GPU's datasheet.
 
     Args:
-        gpu: of which ``tp`` are used.
-        model: any.
+        gpu: GPU of which ``tp`` are used.
+        model: model to run.
         tp: GPUs over which the model is divided.
-        kv_dtype: of the cache.
-        block_sizes: a datasheet knows no difference between them.
+        kv_dtype: data type of the KV cache.
+        block_sizes: block sizes that the profile covers; a datasheet knows no difference between them.
     """
     bounds = Bounds(model, gpu, tp=tp, kv_dtype=kv_dtype)
 

@@ -1,4 +1,4 @@
-"""The profiles that come with pagesim, and how a profile is found by its name or path."""
+"""Bundled profiles, and lookup of a profile by name or path."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ DATA = Path(__file__).resolve().parent / "data"
 ANALYTIC = "analytic-"
 
 MOST_NEAR = 5
-"""Names of profiles that are offered in place of one that there is not."""
+"""Maximum number of names suggested for an unknown profile."""
 
 
 def bundled_names() -> tuple[str, ...]:
-    """Return the names of profiles that rest on measurements."""
+    """Return the names of the bundled profiles that are based on measurements."""
     return tuple(sorted(file.stem for file in DATA.glob("*.json")))
 
 
 def analytic_names() -> tuple[str, ...]:
-    """Return the names of profiles that are made from datasheets, for any model."""
+    """Return the names of the profiles that are made from datasheets, for any model."""
     return tuple(ANALYTIC + each.name for each in gpus())
 
 
 @cache
 def bundled_profile(name: str) -> Profile:
-    """Return a profile that comes with pagesim and rests on measurements.
+    """Return a bundled profile that is based on measurements.
 
     Args:
         name: one of ``bundled_names``.
@@ -43,17 +43,17 @@ def bundled_profile(name: str) -> Profile:
 def find_profile(
     name: str, *, model: ModelSpec, tp: int = 1, kv_dtype: str = "fp16", block_size: int = 16
 ) -> Profile:
-    """Return a profile.
+    """Return a profile by its name or path.
 
     Args:
-        name: of one that comes with pagesim, or the path of a JSON file.
-        model: that an analytic one is made for.
-        tp: as ``model``.
-        kv_dtype: as ``model``.
-        block_size: as ``model``.
+        name: name of a bundled or analytic profile, or path of a JSON file.
+        model: model of an analytic profile; ignored for others.
+        tp: GPUs over which the model is divided; likewise.
+        kv_dtype: data type of the KV cache; likewise.
+        block_size: tokens per block; likewise.
 
     Raises:
-        PagesimError: there is none, or the file is no profile.
+        PagesimError: there is no such profile, or the file is not a profile.
     """
     if name in bundled_names():
         return bundled_profile(name)

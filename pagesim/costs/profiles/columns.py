@@ -1,4 +1,4 @@
-"""Columns of CSV files with others' timings, checked value by value."""
+"""Checked reading of columns from CSV files with third-party timings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 MOST = 1e9
-"""A larger number of tokens or bytes is taken for a mistake."""
+"""Larger numbers of tokens or bytes are rejected as mistakes."""
 
 MOST_MS = 1e6
-"""Likewise a longer time."""
+"""Longer times, in milliseconds, are rejected as mistakes."""
 
 
 def read(file: Path) -> pd.DataFrame:
@@ -24,7 +24,7 @@ def read(file: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        # Read as text: what is no number is then found column by column, and not guessed at.
+        # Read as text, so that each column's values are checked instead of guessed.
         return pd.read_csv(file, dtype=str, encoding="utf-8")
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror or error})") from None
@@ -33,7 +33,7 @@ def read(file: Path) -> pd.DataFrame:
 
 
 def column(rows: pd.DataFrame, name: str, file: Path) -> str:
-    """Return the name of a column that is there."""
+    """Return the name of a column after checking that it exists."""
     if name not in rows:
         raise PagesimError(f"{file}: has no column {name}; it must be of the schema that is imported")
     return name
@@ -48,7 +48,7 @@ def counts(rows: pd.DataFrame, name: str, file: Path) -> list[int]:
 
 
 def flags(rows: pd.DataFrame, name: str, file: Path) -> list[bool]:
-    """Return a column of yes and no."""
+    """Return a column of booleans."""
     said = [FLAGS.get(str(value).strip().lower()) for value in rows[column(rows, name, file)]]
     if None in said:
         value = rows[name].iloc[said.index(None)]
@@ -59,7 +59,7 @@ def flags(rows: pd.DataFrame, name: str, file: Path) -> list[bool]:
 def numbers(
     rows: pd.DataFrame, name: str, file: Path, most: float = MOST, *, needed: bool = True
 ) -> pd.Series[float]:
-    """Return a column of numbers from 0 on."""
+    """Return a column of non-negative numbers."""
     import pandas as pd
 
     given = rows[column(rows, name, file)]
@@ -74,7 +74,7 @@ def numbers(
 
 
 def one(rows: pd.DataFrame, name: str, file: Path) -> int:
-    """Return the only value of a column."""
+    """Return the single value of a column in which all rows agree."""
     values = sorted(set(counts(rows, name, file)))
     if len(values) != 1 or not values[0]:
         raise PagesimError(f"{file}: {name} is {brief(values)}; rows of one, above 0, are needed")

@@ -1,4 +1,4 @@
-"""From samples to terms, and how wrong each is on samples that it has not seen."""
+"""Fitting of terms to samples, with the error of each term on held-out samples."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pagesim.costs.profiles.samples import CURVES, Sample
 from pagesim.costs.table import Table
 
 MOST_KNOTS = 16
-"""Of each size of attention: more than enough for anything that a machine does."""
+"""Maximum knots per axis of attention tables: more than enough for any real machine."""
 
 NEAR = 0.001
-"""A knot is left out where the line between others comes as near to it, relatively."""
+"""Relative error of interpolation up to which a knot is dropped."""
 
 
 class FittedTerms(NamedTuple):
-    """What was made of samples.
+    """Terms fitted to samples.
 
     Attributes:
         terms: fields of `Terms`.
-        errors: of each operator, on the samples that were held out.
-        ranges: what was measured of each operator.
-        held_out: indices of those samples.
+        errors: error of each operator on the held-out samples.
+        ranges: measured range of each operator.
+        held_out: indices of the held-out samples.
     """
 
     terms: dict[str, Any]
@@ -35,13 +35,13 @@ class FittedTerms(NamedTuple):
 
 
 def fit_terms(samples: Sequence[Sample]) -> FittedTerms:
-    """Make a table of every operator that was measured, of the samples that are not held out.
+    """Fit a table to each operator's samples, except those that are held out.
 
     Args:
-        samples: in any order; those of attention within a span at one block size.
+        samples: samples in any order; those of attention within a span must have one block size.
 
     Raises:
-        PagesimError: a sample is off.
+        PagesimError: a sample is invalid.
     """
     of: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
@@ -74,7 +74,7 @@ def fit_terms(samples: Sequence[Sample]) -> FittedTerms:
 
 
 def table_of(samples: Sequence[Sample]) -> Table:
-    """Return the table of samples of one term, at one block size; a larger size never takes less."""
+    """Return the table of samples of one term at one block size; seconds never fall with a size."""
     axes, points = samples[0].axes, [(sample.point, sample.seconds) for sample in samples]
     if len(axes) == 1:
         return Table.of_points(axes, points, rising=axes).simplified(NEAR)
@@ -82,17 +82,17 @@ def table_of(samples: Sequence[Sample]) -> Table:
 
 
 def predict(term: Table, sample: Sample) -> float:
-    """Return the seconds that a term gives for a sample."""
+    """Return the seconds that a term predicts for a sample."""
     return term(*sample.point)
 
 
 def relative_error(term: Table, sample: Sample) -> float:
-    """Return by what share of a sample's measured seconds a term is wrong, in absolute value."""
+    """Return a term's absolute error on a sample, relative to the measured seconds."""
     return abs(predict(term, sample) / sample.seconds - 1)
 
 
 def range_of(samples: Sequence[Sample]) -> Range:
-    """Return what was measured of a term: by these samples, of it alone."""
+    """Return the measured range of a term, given all of its samples and no others."""
     sizes = [sample.size for sample in samples]
     decodes = samples[0].term.startswith("decode")
     contexts = [sample.context // sample.size if decodes else sample.context for sample in samples]

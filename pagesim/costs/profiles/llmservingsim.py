@@ -1,4 +1,4 @@
-"""Import of operator timings in LLMServingSim's schema: CSV files of microseconds, one layer each."""
+"""Import of operator timings in LLMServingSim's schema: CSV files of microseconds for one layer."""
 
 from __future__ import annotations
 
@@ -27,43 +27,44 @@ LAYER = {
     "act_fn": 1,
     "down_proj": 1,
 }
-"""How often a layer computes what the file of dense operators holds."""
+"""How often each layer runs an operator in the file of dense operators."""
 
 ONCE = {"embedding": 1, "final_layernorm": 1}
-"""Likewise, a whole model."""
+"""How often a whole model runs the remaining dense operators."""
 
 HEAD = {"lm_head": 1, "sampler": 1}
-"""What a sequence takes that gets a token."""
+"""Operators per sequence that gets a token."""
 
 MOST_US = 1e9
-"""A longer time is taken for a mistake."""
+"""Longer times, in microseconds, are rejected as mistakes."""
 
 Points = Mapping[tuple[int, int], float]
-"""Seconds by sequences and the context of each, or by a chunk's tokens and those before it."""
+"""Seconds by sequences and the context of each, or by a chunk's tokens and its history."""
 
 Mixed = Mapping[tuple[int, int, int, int], float]
-"""Seconds by a chunk's tokens, those before it, sequences that decode, and the context of each."""
+"""Seconds by a chunk's tokens, its history, decoding sequences, and the context of each."""
 
 
 def import_llmservingsim(
     folder: Path, *, model: ModelSpec, gpu: GpuSpec, tp: int = 1, name: str, source: str = "LLMServingSim"
 ) -> Profile:
-    """Return a profile that rests on operators timed by LLMServingSim's profiler.
+    """Return a profile of operators timed by LLMServingSim's profiler.
 
-    Attention was timed in batches that only decode, in chunks of a prompt, and in both at once. One kernel
-    computes such a mixed batch, and decoding takes another time in it than alone: that is a term of its own
-    (``decode_mixed``), which rests on them. All-reduces, copies and swaps come from the GPU's datasheet.
+    Attention was timed in decode batches, in prompt chunks, and in both at once. One kernel computes a mixed
+    batch, in which decoding does not take the same time as alone. Mixed batches therefore have their own
+    term (``decode_mixed``). All-reduces, copies and swaps come from the GPU's datasheet.
 
     Args:
-        folder: with ``dense.csv``, ``per_sequence.csv`` and ``attention.csv``, or a folder ``tpN`` of them.
-        model: the dense one that was measured.
-        gpu: what it was measured on.
+        folder: folder with ``dense.csv``, ``per_sequence.csv`` and ``attention.csv``, or with a subfolder
+            ``tpN`` that has them.
+        model: the dense model that was measured.
+        gpu: the GPU it was measured on.
         tp: GPUs over which it was divided.
-        name: of the profile.
-        source: whose measurements they are.
+        name: name of the profile.
+        source: authors of the measurements.
 
     Raises:
-        PagesimError: a file cannot be read, lacks a column or an operator, or holds one that no term is of.
+        PagesimError: a file cannot be read, lacks a column or an operator, or has an unknown operator.
     """
     if model.moe is not None or not model.keeps_all:
         raise PagesimError(
@@ -139,7 +140,7 @@ def import_llmservingsim(
 
 
 def _operators(file: Path, term: str, size: str, times: Mapping[str, int]) -> Iterator[Sample]:
-    """Yield what all operators of a term take together, at the sizes at which each was timed."""
+    """Yield the total time of a term's operators at each size at which all were timed."""
     rows = read(file)
     found: dict[int, dict[str, float]] = defaultdict(dict)
     names = [str(each) for each in rows[column(rows, "layer", file)]]
@@ -181,10 +182,10 @@ def _attention(file: Path, layers: int) -> Mixed:
 def _mixed(
     mixed: Mixed, chunks: Points, decode: Points
 ) -> tuple[dict[tuple[int, int], float], TermError, TermError]:
-    """Return what decoding adds to a chunk, by batch and context, with the error of mixed batches held out.
+    """Return what decoding adds to a chunk by batch and context, the held-out error, and one for comparison.
 
-    It is what is least wrong over all chunks, by squares of relative errors of the whole. The last is the
-    error on all of them if decoding added what it takes alone.
+    Least squares of the relative errors of whole mixed batches give what decoding adds, whatever the chunk.
+    The last error is that of adding the time of decoding alone.
     """
     points = [point for point in sorted(mixed) if point[:2] in chunks]
     unseen = set(held_out(points, "decode_mixed"))
@@ -206,12 +207,12 @@ def _mixed(
 
 
 def _by_context(points: Points) -> list[tuple[tuple[float, ...], float]]:
-    """Return what decoding takes by sequences and their mean context; what takes no time is left out."""
+    """Return decode points over sequences and their mean context, without those that took no time."""
     return [(point, seconds) for point, seconds in points.items() if seconds > 0]
 
 
 def _by_keys(chunks: Points) -> list[tuple[tuple[float, ...], float]]:
-    """Return what chunks take by their tokens and the keys that a token attends to in the mean."""
+    """Return chunk points over their tokens and the mean number of keys that each attends to."""
     return [((tokens, before + (tokens + 1) / 2), seconds) for (tokens, before), seconds in chunks.items()]
 
 
@@ -241,7 +242,7 @@ def _notes(error: TermError, alone: TermError) -> tuple[str, ...]:
 
 
 def _said(files: Path) -> dict[str, str]:
-    """Return what the profiler says of itself, in ``meta.yaml`` here or above."""
+    """Return the profiler's metadata, from ``meta.yaml`` in this folder or its parent."""
     for file in (files / "meta.yaml", files.parent / "meta.yaml"):
         if file.is_file():
             try:

@@ -1,4 +1,4 @@
-"""Profile: what iterations of one model cost on one machine: fitted terms, their errors, their origins."""
+"""Profile: costs of one model's iterations on one machine, as fitted terms with errors and origins."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json, read_text
 
 SCHEMA = 2
-"""Raised whenever a field changes its meaning; files of schema 1 are read, too."""
+"""Incremented whenever a field changes its meaning; files of schema 1 can still be read."""
 
 MOST_BYTES = 64 << 20
-"""A file beyond this is no profile."""
+"""Larger files are not read as profiles."""
 
 Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet", "given"]
@@ -30,7 +30,7 @@ Seconds = Annotated[float, Field(ge=0, lt=MOST_SECONDS)]
 
 
 def _over(*axes: str, rising: str = "") -> AfterValidator:
-    """Return what makes sure of the axes of a table."""
+    """Return a validator of a table's axes."""
 
     def check(table: Table) -> Table:
         if tuple(table.axes) != axes:
@@ -50,21 +50,21 @@ Decode = Annotated[Table, BeforeValidator(schema1.decode), _over("sequences", "c
 Prefill = Annotated[Table, BeforeValidator(schema1.prefill), _over("tokens", "keys")]
 
 ANY_BLOCK = 0
-"""In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
+"""Stands for any block size. Copies and swaps are then over tokens instead of blocks."""
 
 
 class Launching(Strict):
-    """How long a host needs to launch an iteration's kernels one by one.
+    """Host time to launch an iteration's kernels one by one.
 
-    The device works meanwhile: an iteration takes whichever is longer. Nothing where a device computes as
-    soon as it is told to, as a CPU does.
+    The device works at the same time, so the iteration takes whichever is longer. All times are 0 for a
+    device without asynchronous launches, such as a CPU.
 
     Attributes:
-        decode_s: of an iteration that only decodes, by CUDA graphs if these were used.
-        prompt_s: of one that only computes prompts.
-        mixed_s: of one that does both.
-        unless_graphed: whether an iteration with a prompt takes none of it, and all-reduces as graphs launch
-            them, where the engine has a graph of so many tokens.
+        decode_s: seconds for an iteration that only decodes, by CUDA graphs if these were used.
+        prompt_s: seconds for an iteration that only computes prompts.
+        mixed_s: seconds for an iteration that does both.
+        unless_graphed: whether an iteration with a prompt needs no launch time, and has graph-launched
+            all-reduces, if the engine has a CUDA graph for its number of tokens.
     """
 
     decode_s: Seconds = 0.0
@@ -74,11 +74,11 @@ class Launching(Strict):
 
 
 class Reached(Strict):
-    """Attention of layers that look back on some tokens only.
+    """Attention of layers with a span, which do not attend to all tokens.
 
     Attributes:
-        decode: over sequences and the mean of their tokens within the span.
-        prefill: over tokens and the keys within the span that each attends to in the mean.
+        decode: seconds over sequences and their mean tokens within the span.
+        prefill: seconds over tokens and the mean number of keys within the span that each attends to.
     """
 
     decode: Decode
@@ -86,11 +86,11 @@ class Reached(Strict):
 
 
 class States(Strict):
-    """Layers that keep a state.
+    """Layers that keep a recurrent state.
 
     Attributes:
-        decode: over sequences that decode.
-        prefill: over tokens of prompts.
+        decode: seconds over decoding sequences.
+        prefill: seconds over prompt tokens.
     """
 
     decode: OverSequences
@@ -98,35 +98,35 @@ class States(Strict):
 
 
 class Terms(Strict):
-    """Seconds of the parts of an iteration, all layers, on each GPU.
+    """Seconds of the parts of an iteration, over all layers, on each GPU.
 
-    Those that depend on the block size are kept for each that was measured, or for `ANY_BLOCK`.
+    Terms that depend on the block size are stored for each measured one, or for `ANY_BLOCK`.
 
     Attributes:
         linear: linear layers, norms, activations and embeddings, over tokens.
         head: the LM head and sampling, over sequences that get a token.
-        write: keys and values into the cache, over tokens.
-        decode: decode attention of layers that look back on all tokens, by block size: over sequences and
-            the mean of their contexts.
-        prefill: their prompts' attention, by block size: over new tokens and the keys that each of them
-            attends to in the mean, itself among them. A chunk behind a history and a part of a longer prompt
-            differ in nothing else, nor do several prompts from one.
-        decode_mixed: what decode attention adds to prompts' in the same iteration, by block size; empty where
-            it adds what it takes alone.
+        write: writes of keys and values to the cache, over tokens.
+        decode: decode attention of full-attention layers, by block size: over sequences and their mean
+            context.
+        prefill: prompt attention of full-attention layers, by block size: over new tokens and the mean
+            number of keys that each attends to, including itself. It describes whole prompts, chunks after
+            a history and several prompts alike.
+        decode_mixed: what decode attention adds to prompt attention in the same iteration, by block size;
+            empty if that equals its time alone.
         copy: copies on write, over blocks, or over tokens for `ANY_BLOCK`.
-        swap_out, swap_in: transfers between device and host, likewise.
-        overhead: everything that an iteration takes beside these, over running sequences; None where no
-            engine was measured: the run's engine takes its own time (`EngineTime`).
-        all_reduce: of tensor parallelism, over tokens; None on one GPU.
-        all_reduce_eager: likewise, of iterations with a prompt, whose kernels no graph launches; None where
-            they take as long.
-        experts: of a mixture of experts, over tokens; None where ``linear`` has them.
-        decode_drafts: decode attention of sequences with as many queries as the profile's ``queries``, by
-            block size; empty where one query a sequence was measured alone.
-        reached: attention of layers that look back on some tokens only, by the ``KIND:TOKENS`` of the
-            `AttentionSpan`, such as ``window:1024``.
-        states: recurrent layers; None where there are none.
-        launching: the least that linear layers, head, write and attention take together.
+        swap_out, swap_in: transfers between device and host, over blocks or tokens like ``copy``.
+        overhead: all remaining time of an iteration, over sequences that get a token; None if no engine was
+            measured, and the run's engine adds its own time (`EngineTime`).
+        all_reduce: all-reduces of tensor parallelism, over tokens; None on one GPU.
+        all_reduce_eager: all-reduces of iterations with a prompt and without a CUDA graph, over tokens; None
+            if they take as long as ``all_reduce``.
+        experts: a mixture of experts, over tokens; None if ``linear`` includes them.
+        decode_drafts: decode attention with the profile's ``queries`` per sequence, by block size; empty if
+            only one query per sequence was measured.
+        reached: attention of layers with a span, by the ``KIND:TOKENS`` of the `AttentionSpan`, such as
+            ``window:1024``.
+        states: recurrent layers; None if there are none.
+        launching: lower bound of the time of linear layers, head, write and attention together.
     """
 
     linear: OverTokens
@@ -148,23 +148,23 @@ class Terms(Strict):
     launching: Launching = Launching()
 
     def names(self) -> tuple[str, ...]:
-        """Return the terms that are there."""
+        """Return the names of the terms that are present."""
         return tuple(name for name in TERMS if self.whole(name))
 
     def operators(self) -> tuple[str, ...]:
-        """Return the terms that are there, those of ``reached`` as ``decode SPAN`` and ``prefill SPAN``."""
+        """Return the terms present, with those of ``reached`` as ``decode SPAN`` and ``prefill SPAN``."""
         spans = tuple(f"{term} {span}" for span in self.reached for term in ("decode", "prefill"))
         return (*(name for name in self.names() if name != "reached"), *spans)
 
     def whole(self, term: str) -> Any:
-        """Return a term by its name: a table, or one for each block size; None where it is not there."""
+        """Return a term by its name: a table, or one per block size; None if it is absent."""
         return getattr(self, "copy_" if term == "copy" else term)
 
     def at(self, operator: str, block_size: int) -> Table:
         """Return an operator's term, at a block size if it depends on one.
 
         Raises:
-            KeyError: there is none, or none at that block size.
+            KeyError: the term is absent, or not known at that block size.
         """
         term, _, span = operator.partition(" ")
         found = self.whole(term) if not span else getattr(self.reached[span], term)
@@ -177,7 +177,7 @@ class Terms(Strict):
 
 
 class Shape(Strict):
-    """The model's shape that was measured, so that another is not taken for it."""
+    """The shape of the measured model, so that it is not confused with another."""
 
     name: str
     layers: int
@@ -196,9 +196,9 @@ class Shape(Strict):
 
 
 def check_attends_to_all(model: ModelSpec, what: str) -> None:
-    """Refuse a model with layers that no term of a profile describes.
+    """Reject a model with layers that no term of a profile describes.
 
-    Attention's terms are of layers that look back on all tokens, and there is none of states.
+    The terms cover full attention only, and no recurrent states.
 
     Raises:
         PagesimError: the model has windows, chunks, an indexer or states.
@@ -211,11 +211,11 @@ def check_attends_to_all(model: ModelSpec, what: str) -> None:
 
 
 class Range(Strict):
-    """What was measured of a term: beyond it a term is extrapolated.
+    """The measured range of a term, beyond which it is extrapolated.
 
     Attributes:
-        least, most: of its size: tokens, sequences or blocks.
-        most_context: tokens of context a sequence (``decode``), or pairs of a query and a key (``prefill``).
+        least, most: smallest and largest size, in tokens, sequences or blocks.
+        most_context: most tokens of context per sequence (``decode``), or query-key pairs (``prefill``).
     """
 
     least: int
@@ -224,29 +224,29 @@ class Range(Strict):
 
 
 class Profile(Strict):
-    """What iterations of a model cost on a machine.
+    """Costs of a model's iterations on a machine.
 
     Attributes:
-        schema_: the file's schema version.
-        name: what it is called.
-        kind: ``measured`` here, ``imported`` from others' measurements, ``rescaled`` from another profile, or
-            ``analytic``: no measurement at all.
-        sentence: what it is, for a listing.
-        model: the shape that it is for.
+        schema_: schema version of the file.
+        name: name of the profile.
+        kind: ``measured`` by pagesim, ``imported`` from others' measurements, ``rescaled`` from another
+            profile, or ``analytic`` without any measurement.
+        sentence: description for a listing.
+        model: shape of the model.
         tp: GPUs over which the model is divided.
-        dtype: of weights, as `ModelSpec.weights_in_words` has them.
-        kv_dtype: of the cache.
-        queries: of each sequence in ``decode_drafts``: its token and its drafts; 1 where there is none.
-        gpu: as the catalogue calls it; None if it is not there.
+        dtype: type of the weights, in the form of `ModelSpec.weights_in_words`.
+        kv_dtype: data type of the KV cache.
+        queries: queries per sequence in ``decode_drafts``, its token plus its drafts; 1 without that term.
+        gpu: catalogue name of the GPU; None if it has none.
         terms: see `Terms`.
-        origins: where each term comes from.
-        sources: of terms whose source has a name and a version, these.
-        ranges: what was measured of each operator.
-        errors: on held-out measurements, of the operators that were fitted (`Terms.operators`).
-        machine: name, driver, versions, clocks, as far as they are known.
-        date: of the measurements, ISO 8601.
-        notes: what its user should know.
-        samples: the measurements themselves; none where they may not be handed on.
+        origins: origin of each term.
+        sources: name and version of the source, for terms that have one.
+        ranges: measured range of each operator.
+        errors: held-out errors of the fitted operators (`Terms.operators`).
+        machine: name, driver, versions and clocks, as far as known.
+        date: date of the measurements, ISO 8601.
+        notes: what a user should know.
+        samples: the measurements; empty if they may not be redistributed.
         held_out: indices of the samples that no term was fitted to.
     """
 
@@ -274,7 +274,7 @@ class Profile(Strict):
     @field_validator("schema_", mode="after")
     @classmethod
     def _converted(cls, schema: int) -> int:
-        # The fields of `Terms` read those of schema 1.
+        # The fields of `Terms` convert those of schema 1.
         if schema not in (1, SCHEMA):
             raise ValueError(f"has schema {schema}; this version of pagesim reads 1 and {SCHEMA}")
         return SCHEMA
@@ -300,7 +300,7 @@ class Profile(Strict):
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """Block sizes at which everything is known that depends on them; `ANY_BLOCK` stands for all."""
+        """Block sizes for which all dependent terms are known; `ANY_BLOCK` stands for all sizes."""
         terms = self.terms
         mixed = terms.decode_mixed or terms.decode
         known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
@@ -308,7 +308,7 @@ class Profile(Strict):
 
     @property
     def held_out_error(self) -> str:
-        """How wrong it is on held-out measurements, an operator after another, in one line."""
+        """Errors on held-out measurements by operator, in one line."""
         known = {name: each for name, each in self.errors.items() if each.points}
         if not known:
             return "error not stated"
@@ -319,13 +319,13 @@ class Profile(Strict):
         return f"median (worst) errors on held-out points {said}"
 
     def check_error(self, most: float) -> None:
-        """Refuse a profile that is wrong by too much.
+        """Reject a profile with too large an error.
 
         Args:
-            most: the median error on held-out points that an operator may have, as a share.
+            most: largest allowed median error of an operator on held-out points, as a fraction.
 
         Raises:
-            PagesimError: an operator has a larger one.
+            PagesimError: an operator has a larger error.
         """
         for name, error in self.errors.items():
             if error.points and round(error.typical, 6) > most:
@@ -336,13 +336,13 @@ class Profile(Strict):
                 )
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
-        """Return the profile with another engine's own time, for an engine that was not measured.
+        """Return the profile with another engine's overhead, for an engine that was not measured.
 
-        An iteration in which no sequence gets a token takes as long as one in which one does.
+        An iteration in which no sequence gets a token has the overhead of one in which one does.
 
         Args:
-            iteration_s: seconds an iteration; by default the profile's overhead at one sequence.
-            sequence_s: seconds of each sequence that gets a token.
+            iteration_s: seconds per iteration; by default the profile's overhead at one sequence.
+            sequence_s: seconds per sequence that gets a token.
 
         Raises:
             PagesimError: see `EngineTime`.
@@ -357,10 +357,10 @@ class Profile(Strict):
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
     def save(self, file: Path) -> None:
-        """Write the profile, whole or not at all, in the place of no other file but a profile.
+        """Write the profile atomically, overwriting no file but another profile.
 
         Raises:
-            PagesimError: the file cannot be written, or is there and is no profile.
+            PagesimError: the file cannot be written, or exists and is not a profile.
         """
         check_file(file, "profile")
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
@@ -371,7 +371,7 @@ def load_profile(file: Path) -> Profile:
     """Read a profile.
 
     Raises:
-        PagesimError: the file cannot be read, is no profile, or one of another schema.
+        PagesimError: the file cannot be read, is not a profile, or has another schema.
     """
     try:
         if file.stat().st_size > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Rescaling: carry a profile to another GPU, model or division, by the shares of the rates it reached."""
+"""Rescaling: transfer a profile to another GPU, model or tensor parallel degree by its achieved rates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
 
 LAUNCH_S = 4e-6
-"""What a kernel takes however little it has to do. Vidur's linear layers of Llama-2-7B on an A100 take, at
-the sizes of decoding, 36 us a layer of nine kernels that no division over 4 or 8 GPUs makes shorter."""
+"""Minimum seconds of a kernel. At decode sizes, Vidur's linear layers of Llama-2-7B on an A100 take 36 us per
+layer of nine kernels, which no division over 4 or 8 GPUs reduces."""
 
 KERNELS = {"linear": 9, "write": 1, "decode": 1, "decode_mixed": 1, "prefill": 1}
-"""Kernels a layer: two norms, four products, rotation, activation and residual; a write to the cache; and
-attention. Other terms are taken to be a share of their bound alone."""
+"""Kernels per layer: two norms, four GEMMs, rotary embedding, activation and residual; a cache write; and
+attention. Other terms are assumed to scale with their bound alone."""
 
 
 def rescale(
@@ -35,25 +35,25 @@ def rescale(
 ) -> Profile:
     """Return a profile for another model, GPU or tensor parallel degree, marked as rescaled.
 
-    What a term takes beyond its launches keeps the share of its bound (bytes over bandwidth, operations over
-    peak, bytes over link) that it reached at the same size. Launches go with the number of layers and are no
-    shorter on another GPU or on several. Norms and the residual stream are not divided among GPUs. The
-    engine's overhead stays as it is. All-reduces of another link or degree are the datasheet's.
+    Beyond its launches, a term keeps its ratio to its bound (bytes over bandwidth, operations over peak,
+    bytes over link) at the same size. Launches scale with the number of layers and take as long on another
+    GPU or on several. Norms and the residual stream are not divided among GPUs. The engine's overhead stays
+    as it is. All-reduces over another link or at another degree come from the datasheet.
 
     Args:
-        profile: of ``of``, on ``on``.
-        of: the model that it was made for.
-        on: the GPU that it was made on.
-        model: the one that it shall be for.
-        gpu: likewise.
-        tp: likewise; the profile's when left out.
-        name: of the new one.
-        launch_s: of a kernel of linear layers, writes to the cache and attention. With 0 all of a term is a
-            share.
+        profile: profile to rescale.
+        of: model that the profile was made for.
+        on: GPU that the profile was made on.
+        model: model of the new profile.
+        gpu: GPU of the new profile.
+        tp: tensor parallel degree of the new profile; by default, that of ``profile``.
+        name: name of the new profile.
+        launch_s: launch seconds of a kernel of linear layers, cache writes or attention. With 0, a term
+            scales with its bound alone.
 
     Raises:
-        PagesimError: it is not a profile of that, it is a rescaled one itself, the model cannot be divided
-            over as many GPUs, or has layers that do not look back on all tokens.
+        PagesimError: the profile is not for ``of`` or is rescaled itself, or the model cannot be divided
+            over ``tp`` GPUs or has layers without full attention.
     """
     if profile.kind == "rescaled":
         raise PagesimError(f"profile {profile.name} is rescaled itself; rescale what it was made from")
@@ -72,21 +72,21 @@ def rescale(
         )
 
     def alone(term: str, where: ModelSpec, there: GpuSpec, size: float) -> float:
-        """Return what a term takes on each GPU, over however many the model is divided."""
+        """Return the seconds of a term on each GPU that do not depend on the number of GPUs."""
         seconds = KERNELS.get(term, 0) * where.layers * launch_s
         if term == "linear" and tp != profile.tp:
             seconds += 16 * where.layers * where.hidden * size / (HBM * there.hbm_bytes_per_s)
         return seconds
 
     def carried(term: str, table: Table, bound: Callable[[Bounds], Callable[..., float]]) -> Table:
-        """Return a term at its knots, launches apart from what keeps its share of its bound."""
+        """Return a term rescaled at its knots: launches separately, the rest in proportion to its bound."""
         new_bound, old_bound = bound(after), bound(before)
 
         def seconds(*sizes: float) -> float:
             sizes = tuple(max(1, size) for size in sizes)
             taken, new, least = table(*sizes), new_bound(*sizes), old_bound(*sizes)
             own = 0.0 if profile.origins[term] == "datasheet" else alone(term, of, on, sizes[0])
-            # No less is left than what bounds the term.
+            # At least the term's bound is left.
             counted = min(own, max(0.0, taken - least))
             kept = counted * alone(term, model, gpu, sizes[0]) / own if own else 0.0
             return kept + (taken - counted) * (new / least)

@@ -1,4 +1,4 @@
-"""Samples: what was measured of a term, in one form wherever it comes from."""
+"""Samples: measurements of terms in one format, whatever their source."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pagesim.errors import PagesimError
 
 CURVES = ("linear", "head", "write", "overhead", "all_reduce", "all_reduce_eager", "experts")
-"""Terms that depend on one size alone."""
+"""Terms that depend on a single size."""
 
 BLOCK_CURVES = ("copy", "swap_out", "swap_in")
-"""Terms that depend on a number of blocks, and on their size."""
+"""Terms that depend on the number of blocks and on the block size."""
 
 ATTENTION = ("decode", "prefill", "decode_drafts")
 
@@ -28,19 +28,19 @@ AXES = {
     **dict.fromkeys(("decode", "decode_drafts"), ("sequences", "context")),
     "prefill": ("tokens", "keys"),
 }
-"""What the sizes of a term's points are."""
+"""Names of the sizes of a term's points."""
 
 
 class Sample(NamedTuple):
-    """One measurement of one term, all layers.
+    """One measurement of one term, over all layers.
 
     Attributes:
         term: the operator: one of ``TERMS``, or attention within a span, such as ``decode window:1024``.
-        block_size: tokens a block; 0 where the term has none.
+        block_size: tokens per block; 0 if the term does not depend on it.
         size: tokens; sequences for ``head``, ``overhead`` and ``decode``; blocks for copies and swaps.
-        context: tokens that the sequences hold together for ``decode``, pairs of a query and a key for
-            ``prefill``, of those within the span; else 0.
-        seconds: above 0.
+        context: total context of the sequences in tokens for ``decode``, query-key pairs for ``prefill``,
+            each within the span; else 0.
+        seconds: measured seconds, above 0.
     """
 
     term: str
@@ -51,19 +51,19 @@ class Sample(NamedTuple):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What the sizes of its point are."""
+        """Names of the sizes of its point."""
         return AXES[self.term.partition(" ")[0]]
 
     @property
     def point(self) -> tuple[float, ...]:
-        """Its sizes: of attention those of a sequence, or of a token, in the mean."""
+        """Its sizes; for attention, the second is a mean per sequence or per token."""
         return (self.size,) if len(self.axes) == 1 else (self.size, self.context / self.size)
 
     def check(self) -> None:
-        """Make sure that it can have been measured.
+        """Check that its values are possible.
 
         Raises:
-            PagesimError: it cannot.
+            PagesimError: a value is not possible.
         """
         known = (*CURVES, *ATTENTION, *BLOCK_CURVES)
         term, _, span = self.term.partition(" ")

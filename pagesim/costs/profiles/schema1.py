@@ -1,4 +1,4 @@
-"""Terms of profile files of schema 1, which had curves, formulas and three kinds of tables, as tables."""
+"""Conversion of schema-1 profile terms (curves, formulas and three kinds of tables) into tables."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pagesim.costs.prompts import whole_prompts
 from pagesim.costs.table import FAR, Table, bilinear
 
 BATCHES = (*range(1, 33), *range(40, 129, 8), *range(144, 513, 16), 1024)
-"""Where a formula of decode attention is looked at that goes in rounds."""
+"""Numbers of sequences at which a decode-attention formula with rounds is evaluated."""
 
 MIN_SPLIT_TOKENS = 256
-"""Below so many tokens a sequence is not cut into splits."""
+"""Tokens up to which decode attention does not split a sequence."""
 
 CONTEXTS = (1, *(MIN_SPLIT_TOKENS * each + MIN_SPLIT_TOKENS // 2 for each in range(32)), FAR)
-"""Halfway between the contexts where a sequence is cut once more, and programs read less at once."""
+"""Contexts halfway between those at which a sequence gets one more split."""
 
 NEAR = 0.005
-"""How near a table comes to what it was made of, relatively, between its knots."""
+"""Largest relative error of a simplified table."""
 
 
 def curve(axis: str) -> Callable[[Any], Any]:
-    """Return what reads a curve over an axis: ``at`` and ``seconds``."""
+    """Return a converter of curves, given by ``at`` and ``seconds``, into tables over an axis."""
 
     def read(term: Any) -> Any:
         if isinstance(term, dict) and "at" in term:
@@ -36,7 +36,7 @@ def curve(axis: str) -> Callable[[Any], Any]:
 
 
 def decode(term: Any) -> Any:
-    """Return decode attention over sequences and their mean context."""
+    """Convert decode attention into a table over sequences and their mean context."""
     if not isinstance(term, dict) or "axes" in term:
         return term
     if "batches" in term:
@@ -50,7 +50,7 @@ def decode(term: Any) -> Any:
     def seconds(batch: int, mean: int) -> float:
         found = launch + sequence * batch + token * batch * mean
         splits = max(1, min(slots // (batch * heads), -(-mean // MIN_SPLIT_TOKENS)))
-        # Programs run in rounds, each over a part of every sequence.
+        # The kernel's programs run in rounds, each over a part of every sequence.
         return float(found + a_round * -(-batch * heads * splits // slots) * mean / splits)
 
     if not (slots and a_round):
@@ -59,7 +59,7 @@ def decode(term: Any) -> Any:
 
 
 def prefill(term: Any) -> Any:
-    """Return prompts' attention over new tokens and the keys that a token attends to in the mean."""
+    """Convert prompt attention into a table over new tokens and the mean number of keys each attends to."""
     if not isinstance(term, dict) or "axes" in term:
         return term
     if "lengths" in term:
@@ -74,7 +74,7 @@ def prefill(term: Any) -> Any:
 
 
 def _chunks(tokens: Any, histories: Any, seconds: Any, launch_s: float = 0.0) -> Table:
-    """Return a table of chunks behind a history, those of several prompts a part on the way to a launch."""
+    """Return a table of chunks after a history; below its range, interpolate towards a bare launch."""
     table = Table(axes={"tokens": tokens, "history": histories}, seconds=seconds)
 
     def of(chunk: float, keys: float) -> float:

@@ -1,4 +1,4 @@
-"""Import of operator timings in Vidur's schema: CSV files of medians in milliseconds, one layer each."""
+"""Import of operator timings in Vidur's schema: CSV files of medians in milliseconds for one layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAYER = (
     "mlp_down_proj",
     "add",
 )
-"""What a layer computes besides attention, as the linear file's columns call it."""
+"""A layer's operators besides attention, by their names in the linear file's columns."""
 
 
 def import_vidur(
@@ -45,27 +45,27 @@ def import_vidur(
     source: str,
     any_block: bool = False,
 ) -> Profile:
-    """Return a profile that rests on operators timed by others, at the block size at which they were.
+    """Return a profile of operators timed by others, at the block size at which they were timed.
 
     What these files do not hold (LM head, copies, swaps) comes from the GPU's datasheet, and the profile says
-    so; the engine's own time is that of the run's engine. The samples are not kept in it: they belong to
-    their authors. Where ``tp`` was not timed, attention is that of one GPU: a launch a layer, and the share
-    of the heads of the rest.
+    so. Overhead is the run's engine's. The samples are not stored, as they belong to their authors. If
+    ``tp`` was not timed, attention is derived from one GPU's: one launch per layer stays, and the rest is
+    divided by ``tp``.
 
     Args:
         linear: timings of linear layers, norms and embedding over tokens and degrees of parallelism.
         attention: timings of prefill and paged decode over batch and KV length.
-        all_reduce: timings over bytes and workers; needed where ``tp`` is above 1.
-        model: the one that was measured.
-        gpu: what it was measured on.
-        tp: whose rows are taken.
-        name: of the profile.
-        source: whose measurements they are.
-        any_block: attention is taken for that of any block size, as of Frontier's files; the other files are
-            then the datasheet's where they are left out.
+        all_reduce: timings over bytes and workers; needed if ``tp`` is above 1, unless ``any_block``.
+        model: the model that was measured.
+        gpu: the GPU it was measured on.
+        tp: tensor parallel degree whose rows are used.
+        name: name of the profile.
+        source: authors of the measurements.
+        any_block: whether attention is used for any block size, as with Frontier's files; the datasheet
+            then replaces other files that are left out.
 
     Raises:
-        PagesimError: a file is needed, cannot be read, lacks a column, or holds no row of this model.
+        PagesimError: a needed file is missing or unreadable, lacks a column, or has no row of this model.
     """
     if tp > 1 and all_reduce is None and not any_block:
         raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
@@ -124,7 +124,7 @@ def import_vidur(
 
 
 def linear_samples(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) -> Iterator[Sample]:
-    """Yield what a model's layers take besides attention, and its embedding, over tokens."""
+    """Yield the samples of a model's layers without attention, plus its embedding, over tokens."""
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_head": model.heads, "n_expanded_embd": model.ffn}
     )
@@ -140,14 +140,14 @@ def linear_samples(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) ->
 def attention_samples(
     rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int, block_size: int, notes: list[str]
 ) -> Iterator[Sample]:
-    """Yield what a model's attention and writes to the cache take; ``notes`` gains what was left out."""
+    """Yield the samples of a model's attention and cache writes; ``notes`` gains what was left out."""
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_q_head": model.heads, "n_kv_head": model.kv_heads}
     )
     measured_tp = numbers(rows, "num_tensor_parallel_workers", file)
     share, launch_s = 1.0, LAUNCH_S * model.layers
     if tp not in set(measured_tp):
-        # Heads are divided among GPUs, and each has its share of the work.
+        # Heads are divided among GPUs, so each does its share of the work.
         share, tp = 1 / tp, 1
     rows = rows[measured_tp == tp]
     to_s = model.layers / 1e3
@@ -156,7 +156,7 @@ def attention_samples(
         counts(rows, "batch_size", file),
         counts(rows, "prefill_chunk_size", file),
         counts(rows, "kv_cache_size", file),
-        # Of the two kinds of attention each row holds one.
+        # Each row holds only one of the two kinds of attention.
         _median(rows, "attn_prefill", file, needed=False) * to_s,
         _median(rows, "attn_decode", file, needed=False) * to_s,
         _median(rows, "attn_kv_cache_save", file, needed=False) * to_s,
@@ -166,7 +166,7 @@ def attention_samples(
     for is_prefill, batch, chunk, cached, prefill, decode, write in columns:
         tokens = batch * chunk if is_prefill else batch
         taken = prefill if is_prefill else decode
-        # No less than a launch a layer.
+        # One launch per layer is not divided.
         taken, write = (share * each + (1 - share) * min(launch_s, each) for each in (taken, write))
         if not (tokens and taken > 0):
             left_out += 1
@@ -175,7 +175,7 @@ def attention_samples(
             yield Sample("prefill", block_size, tokens, pairs, float(taken))
         else:
             yield Sample("decode", block_size, batch, batch * (cached + 1), float(taken))
-        # Prompts' writes are left out: in the published rows they take thirty times as long a token.
+        # Writes of prompts are left out: in the published rows they take thirty times as long per token.
         if not is_prefill and tokens and write > 0:
             yield Sample("write", 0, tokens, 0, float(write))
     if left_out:
@@ -185,7 +185,7 @@ def attention_samples(
 def all_reduce_samples(
     rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int, notes: list[str]
 ) -> Iterator[Sample]:
-    """Yield what a model's all-reduces take over tokens; ``notes`` gains what was left out."""
+    """Yield the samples of a model's all-reduces over tokens; ``notes`` gains what was left out."""
     workers, nodes = numbers(rows, "num_workers", file), numbers(rows, "devices_per_node", file)
     rows = rows[(workers == tp) & (nodes == min(tp, 8))]
     if rows.empty:
@@ -205,7 +205,7 @@ def all_reduce_samples(
 
 
 def _median(rows: pd.DataFrame, operator: str, file: Path, *, needed: bool = True) -> pd.Series[float]:
-    """Return milliseconds; NaN where there are none and none are needed."""
+    """Return an operator's median milliseconds; NaN where they are missing and not needed."""
     return numbers(rows, f"time_stats.{operator}.median", file, MOST_MS, needed=needed)
 
 

@@ -1,6 +1,6 @@
-"""Calibration: from the real kernels, transfers and iterations on this machine to a profile.
+"""Calibration: profiles from measurements of kernels, transfers and iterations on this machine.
 
-Needs torch; it is loaded when a calibration starts, not before.
+Needs torch, which is loaded only when a calibration starts.
 """
 
 from pagesim.device.calibration.calibrating import Calibration, calibrate

@@ -1,4 +1,4 @@
-"""Assemble: from measured rows to a profile; what whole iterations take beyond their parts is overhead."""
+"""Assembly of a profile from measurements; overhead is what whole iterations take beyond their parts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pagesim.kernels.bench.rows import OK
 from pagesim.setup.engine_config import EngineConfig
 
 LEAST_SHARE = 0.01
-"""Of an iteration: an overhead below that cannot be told from noise, and its sample says as much."""
+"""Fraction of an iteration below which overhead is noise; its sample then has this value."""
 
 
 class Timed(NamedTuple):
-    """What came of a measurement.
+    """Outcome of a measurement.
 
     Attributes:
         status: ``ok``, or why there is no time.
-        error: what went wrong, in a sentence.
-        seconds: of all layers.
-        context: of a whole iteration, the tokens that its sequences attended to.
+        error: what went wrong, in a sentence; None if nothing did.
+        seconds: seconds of all layers.
+        context: tokens that the sequences of a whole iteration attended to.
     """
 
     status: str
@@ -52,18 +52,18 @@ def assemble(
     machine: dict[str, Any],
     how: dict[str, Any],
 ) -> Profile:
-    """Return the profile that these measurements are enough for; what has no kernel here is the datasheet's.
+    """Return the profile of these measurements, with datasheet terms where pagesim has no kernel.
 
     Args:
-        measured: what came of each.
-        name: of the profile.
+        measured: measurements and their outcomes.
+        name: name of the profile.
         rank: what was measured.
-        config: of the system.
-        machine: as `pagesim.kernels.machine.describe_machine` gives it.
+        config: configuration of the system.
+        machine: the machine, as described by `pagesim.kernels.machine.describe_machine`.
         how: how iterations were carried out, as in the summary of a live run.
 
     Raises:
-        PagesimError: an operator was not measured at all; the sentence says why.
+        PagesimError: an operator has no measurement at some block size; the message says why.
     """
     spec, tp = rank.whole, rank.tp
     good = [(each, timed) for each, timed in measured if timed.status == OK]
@@ -73,7 +73,7 @@ def assemble(
     host = {each.operator: timed.seconds for each, timed in good}
     decode_s, prompt_s, mixed_s = (host.get(each, 0.0) for each in LAUNCHES)
     launching = Launching(decode_s=decode_s, prompt_s=prompt_s, mixed_s=mixed_s)
-    # Every part is known before what is beyond them can be.
+    # Overhead can be derived only once all parts are known.
     fit = fit_terms(parts)
     found = _none_where_no_layer_attends_to_all(fit.terms)
     whole = _wholes(good, found, launching)
@@ -117,7 +117,7 @@ def assemble(
 
 
 def _check_complete(measured: Measured, good: Measured) -> None:
-    """Make sure that each operator that was asked for has a time at each block size."""
+    """Check that each requested operator has a time at each block size."""
     wanted = dict.fromkeys((each.operator, each.block_size) for each, _ in measured)
     there = {(each.operator, each.block_size) for each, _ in good}
     for operator, size in wanted:
@@ -131,7 +131,7 @@ def _check_complete(measured: Measured, good: Measured) -> None:
 
 
 def _none_where_no_layer_attends_to_all(fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fitted terms, and attention to all tokens that takes no time where no layer has any."""
+    """Return the fitted terms, adding full attention that takes no time if no layer has it."""
     sizes = fitted["copy"]
     nothing = {
         "decode": Table(axes={"sequences": (1,), "context": (1,)}, seconds=((0.0,),)),
@@ -141,7 +141,7 @@ def _none_where_no_layer_attends_to_all(fitted: Mapping[str, Any]) -> dict[str, 
 
 
 class _Whole(NamedTuple):
-    """A whole iteration: sequences that decode, what it took, and what its parts come to."""
+    """A whole iteration: its decoding sequences, measured seconds, and the sum of its parts."""
 
     batch: int
     seconds: float
@@ -149,13 +149,13 @@ class _Whole(NamedTuple):
 
     @property
     def sample(self) -> Sample:
-        """What is beyond the parts; 1 % of the iteration where that cannot be told from noise."""
+        """The time beyond the parts, or 1 % of the iteration if that is below the noise."""
         rest = max(self.seconds - self.parts_s, LEAST_SHARE * self.seconds)
         return Sample("overhead", 0, self.batch, 0, rest)
 
     @property
     def in_the_noise(self) -> bool:
-        """Whether there is no telling."""
+        """Whether the overhead is below the noise."""
         return self.seconds - self.parts_s < LEAST_SHARE * self.seconds
 
 
@@ -171,7 +171,7 @@ def _wholes(good: Measured, terms: dict[str, Any], launching: Launching) -> list
 
 
 def _overhead(wholes: list[_Whole]) -> tuple[Table, TermError, list[int]]:
-    """Return the overhead, how wrong it makes iterations that it has not seen, and which these are."""
+    """Return the overhead, the error of held-out iterations with it, and their indices."""
     unseen = held_out([each.sample.point for each in wholes], "overhead")
     table = table_of([each.sample for place, each in enumerate(wholes) if place not in unseen])
     errors = [
@@ -214,7 +214,7 @@ def _notes(
 
 
 def _catalogued(machine: Mapping[str, Any]) -> str | None:
-    """Return the catalogue's name of a GPU, told by its own name and its memory."""
+    """Return the catalogue name of a GPU, identified by its device name and memory; None if unknown."""
     words = set(re.split(r"[^a-z0-9]+", str(machine["device_name"]).lower()))
     for each in gpus():
         model = each.name.split("-")

@@ -1,4 +1,4 @@
-"""A calibration: what a system asks for, timed by the bench, and a profile at the end."""
+"""Calibration: time the operators that a system needs, and fit a profile to them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System, checked
 
 TURNS = 3
-"""On a CPU every point is measured so often, once in each of several rounds over all of them."""
+"""Number of rounds over all points on a CPU, each of which measures every point once."""
 
 BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a calibration came to.
+    """Result of a calibration.
 
     Attributes:
-        profile: of the measurements.
-        measured: points that were measured now.
-        stored: points that an earlier call had measured.
+        profile: profile of the measurements.
+        measured: number of points measured in this call.
+        stored: number of points taken from an earlier call.
     """
 
     profile: Profile
@@ -55,28 +55,28 @@ def calibrate(
     journal: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Calibration:
-    """Measure what iterations of a system cost on this machine, operator by operator, and fit a profile.
+    """Measure a system's operators on this machine and fit a profile of its iterations.
 
     Args:
-        system: whose ``model``, ``weight_dtype``, ``tensor_parallel_size``, ``kv_cache_dtype``,
-            ``speculative_tokens`` and ``seed`` count, and the datasheet of its ``gpu`` where this machine's
-            is not known; or a model's name, or the path of its config. One GPU of a tensor parallel group is
-            measured; on a CPU all is fp32 but an fp8 cache.
+        system: deployment to measure, of which ``model``, ``weight_dtype``, ``tensor_parallel_size``,
+            ``kv_cache_dtype``, ``speculative_tokens`` and ``seed`` are used, and the datasheet of ``gpu`` if
+            this machine's is unknown; or a model's name, or the path of its config. One GPU of a tensor
+            parallel group is measured. On a CPU everything is fp32, except an fp8 cache.
         device: ``cpu`` or ``cuda``.
-        name: of the profile.
-        quick: fewer points, each for a shorter time.
-        block_sizes: tokens a block, powers of two; the system's, or 16, if none is given.
-        cuda_graphs: whether iterations that only decode are CUDA graphs, as in a live run.
-        swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        seconds: time for each point after it is prepared.
-        journal: folder in which every finished point is kept at once, made if it is not there; a point that
-            it holds for the same system, machine, versions and code is not measured again.
-        progress: called after each point with how many are over, of how many, and the next.
+        name: name of the profile.
+        quick: whether to measure fewer points, each for a shorter time.
+        block_sizes: tokens per block, powers of two; by default the system's, or 16.
+        cuda_graphs: whether decode-only iterations run as CUDA graphs, as in a live run.
+        swap: swap strategy, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        seconds: time to measure each point once it is prepared.
+        journal: folder in which each point is saved when finished, created if missing. Points saved for the
+            same system, machine, versions and code are not measured again.
+        progress: called after each point with the number of finished points, their total, and the next.
 
     Raises:
-        PagesimError: an option is off, pagesim has no kernel of some layers, torch or the device is missing,
-            there is too little memory, or a point left the GPU unusable, and then the same call in a new
-            process goes on behind it.
+        PagesimError: an option is invalid, pagesim lacks a kernel, torch or the device is missing, memory is
+            too small, or a point left the GPU unusable; then the same call in a new process continues after
+            that point.
     """
     require_device(device)
     from pagesim.device.calibration.cases import ModelCases
@@ -109,7 +109,7 @@ def calibrate(
     }
     setting = digest([_source(), Shape.of(rank.spec).model_dump(), how, system.seed])
     wanted = list(measurements(rank, grid, block_sizes, model=setting, on_gpu=on_gpu))
-    # A CPU is shared: what disturbs it for a second disturbs one turn of a point, and not their median.
+    # A CPU is shared: a short disturbance affects one turn of a point, but not the median of its turns.
     turns: list[dict[str, int]] = [{}] if on_gpu else [{"number": turn} for turn in range(TURNS)]
     points = list(
         {
@@ -145,12 +145,12 @@ def calibrate(
 
 
 def _in_turn(each: Measurement, turn: Mapping[str, int]) -> list[Point]:
-    """Return the bench's points of a measurement, told apart by the turn."""
+    """Return a measurement's benchmark points, labelled with the turn."""
     return [Point(point.bench, point.op, {**point.parameters, **turn}) for point, _ in each.points]
 
 
 def _timed(each: Measurement, turns: Sequence[Sequence[Row]]) -> Timed:
-    """Return what a measurement came to: the median of its turns, in each the sum over its points."""
+    """Return a measurement's outcome: the median over turns of the sum over its points."""
     bad = [next(row for row in turn if row["status"] != OK) for turn in turns if not _all_good(turn)]
     sums = [
         sum(count * row["median_s"] for (_, count), row in zip(each.points, turn, strict=True))
@@ -159,7 +159,7 @@ def _timed(each: Measurement, turns: Sequence[Sequence[Row]]) -> Timed:
     ]
     if not sums:
         return Timed(bad[0]["status"], bad[0]["error"])
-    # Contexts are the same in every turn: the batches are.
+    # Contexts are the same in every turn, as the batches are.
     return Timed(OK, None, median(sums), turns[0][0]["decode_context"] or 0)
 
 
@@ -182,11 +182,11 @@ def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
 
 
 def _source() -> str:
-    """Return a fingerprint of the code that is measured beside the kernels, so that a change is seen."""
+    """Return a fingerprint of the measured code outside the kernels, to detect changes."""
     room = Path(__file__).parents[1]
     seen = hashlib.sha256()
     for folder in ("live", "calibration"):
         for file in sorted((room / folder).glob("*.py")):
-            if file.name != "assemble.py":  # what is made of the rows changes none of them
+            if file.name != "assemble.py":  # it only processes rows
                 seen.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return seen.hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Cases of a model itself for the bench: its layers, its head, whole iterations, and launching these."""
+"""Benchmark cases of a model: its layers, its LM head, whole iterations, and launching iterations."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import Trace
 
 PROMPT = 16
-"""Tokens of the prompts before decoding; enough that decoding begins at once, few enough to be cheap."""
+"""Tokens of each prompt before decoding: few, so that prompts are cheap and decoding begins at once."""
 
 APART_S = 1e4
-"""Seconds between the batches of a live run: its clock passes over what is idle."""
+"""Seconds between the batches of a live run, whose clock skips idle time."""
 
 WATERMARK = 0.98
-"""Of the cache as much may be used at most, or the scheduler would admit fewer sequences."""
+"""Largest used fraction of the cache; above it, the scheduler would admit fewer sequences."""
 
 SAMPLES = 15
-"""Samples of the host's launching."""
+"""Samples of the host's launch time."""
 
 
 class ModelCases:
-    """Makes points of a model ready; its weights are made when they are first needed.
+    """Prepares benchmark points of a model, whose weights are created on first use.
 
-    The model and what it calls run in inference mode, as in a live run, in which small ops take a fifth less.
+    As in a live run, everything runs in inference mode, in which small ops take a fifth less time.
 
     Args:
-        rank: whose layers.
-        name: of the model, or the path of its config.
+        rank: share of the model on one GPU.
+        name: name of the model, or path of its config.
         device: ``cpu`` or ``cuda``.
-        batches: sequences of the whole iterations.
-        steps: that each of these batches decodes; their median counts.
-        seed: of weights and tokens.
+        batches: numbers of sequences of the whole iterations.
+        steps: decode steps of each of these batches; their median is used.
+        seed: seed of weights and tokens.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ModelCases:
         self._live: dict[int, pd.DataFrame] = {}
 
     def prepares(self) -> dict[str, Prepare]:
-        """Return what makes each op ready."""
+        """Return the function that prepares each op."""
         launches: dict[str, Prepare] = dict.fromkeys(LAUNCHES, self._launch)
         return {"layers": self._layers, "head": self._head, ITERATION: self._iteration, **launches}
 
@@ -73,11 +73,11 @@ class ModelCases:
         return Model(spec, dtype=dtype, device=self.device, longest=spec.max_model_len, seed=self._seed)
 
     def _layers(self, point: Point, session: Session) -> Case:
-        """Return the model's layers with nothing in attention's place."""
+        """Return the case of the model's layers without attention."""
         model, spec, tokens = self.model, self.rank.spec, point["tokens"]
         ids = torch.randint(spec.vocab, (tokens,), device=self.device)
         positions = torch.arange(tokens, device=self.device) % spec.max_model_len
-        # What attention would have read.
+        # Stands for attention's output.
         read = session.random(tokens, spec.heads, spec.head_dim, dtype=model.dtype)
         return Case(
             [lambda: model.hidden(ids, positions, lambda *_: read)],
@@ -85,7 +85,7 @@ class ModelCases:
         )
 
     def _head(self, point: Point, session: Session) -> Case:
-        """Return the last norm, the LM head and the choice of the likeliest token."""
+        """Return the case of the final norm, the LM head and greedy sampling."""
         model, sequences = self.model, point["batch"]
         x = session.random(sequences, self.rank.spec.hidden, dtype=model.dtype)
         last = torch.arange(sequences, device=self.device)
@@ -95,12 +95,12 @@ class ModelCases:
         )
 
     def _iteration(self, point: Point, session: Session) -> Case:
-        """Return whole iterations that decode, of a live run."""
+        """Return the case of whole decode iterations of a live run."""
 
         def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
             steps = self._live_steps(point)
             whole = steps[(steps.decode_sequences == point["batch"]) & (steps.prompt_tokens == 0)]
-            # The first comes with the last prompts, or after a pause.
+            # Drop the first, which follows the prompts or a pause.
             chosen = whole[1:] if len(whole) > 1 else whole
             context = round(chosen.decode_context.median())
             return _timing(chosen.step_s), {"decode_context": context}
@@ -108,7 +108,7 @@ class ModelCases:
         return Case([], measure=measure)
 
     def _live_steps(self, point: Point) -> pd.DataFrame:
-        """Return the steps of a live run that serves all batches, one long after another."""
+        """Return the steps of a live run that serves all batches, far apart from each other."""
         turn = point.parameters.get("number", 0)
         if turn not in self._live:
             self.__dict__.pop("model", None)  # a live run makes its own
@@ -121,7 +121,7 @@ class ModelCases:
                 "block_size": block_size,
                 "kv_cache_dtype": "bf16" if self.rank.dtype == "bf16" else "fp16",
                 "seed": self._seed,
-                "cost": "affine:0.01,0,0",  # is never asked
+                "cost": "affine:0.01,0,0",  # never used
             }
             arrivals = np.repeat(APART_S * np.arange(len(self._batches)), self._batches)
             prompts, outputs = (np.full(len(arrivals), each) for each in (PROMPT, output))
@@ -136,7 +136,7 @@ class ModelCases:
         return self._live[turn]
 
     def _launch(self, point: Point, session: Session) -> Case:
-        """Return the launching of an iteration that decodes, computes a prompt, or does both."""
+        """Return the case of launching an iteration that decodes, computes a prompt, or does both."""
         new = {"decode": [1], "prompt": [PROMPT], "mixed": [1, PROMPT]}[point.op.removeprefix("launch-")]
 
         def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
@@ -154,7 +154,7 @@ class ModelCases:
         return Case([], measure=measure)
 
     def _launching(self, new: Sequence[int], block_size: int) -> Callable[[], Any]:
-        """Return what launches an iteration of sequences with so many new tokens, and waits for nothing."""
+        """Return a function that launches an iteration without waiting, given each sequence's new tokens."""
         model, spec = self.model, self.rank.spec
         pools = KvPools(
             spec,
@@ -174,6 +174,6 @@ class ModelCases:
 
 
 def _timing(seconds: Sequence[float] | pd.Series[float]) -> Timing:
-    """Return a timing of samples by the host's clock, of one round."""
+    """Return the timing of one round of samples by the host's clock."""
     p20, median, p80 = np.percentile(seconds, (20, 50, 80)).tolist()
     return Timing(median, p20, p80, 0.0, len(seconds), "wall")

@@ -1,4 +1,4 @@
-"""Points: which operators a system asks for, at what sizes, and the bench's points that time each of them."""
+"""Points: the operators and sizes to measure for a system, and the benchmark points that time them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagesim.device.calibration.rank import AttentionShape, Rank
 from pagesim.kernels.bench.rows import Point, visible_pairs
 
 ITERATION = "iteration"
-"""A whole iteration that decodes, as a live run carries it out: what is beyond its parts is overhead."""
+"""A whole decode iteration of a live run; its time beyond the parts is overhead."""
 
 LAUNCHES = ("launch-decode", "launch-prompt", "launch-mixed")
-"""Launching an iteration's kernels from the host, without waiting for them, by the kind of the iteration."""
+"""Launching an iteration's kernels from the host without waiting for them, by kind of iteration."""
 
 
 class Measurement(NamedTuple):
-    """One time of an operator that is measured.
+    """One measurement to make of an operator.
 
     Attributes:
-        operator: as `Sample` names it, or one of the words above.
-        block_size, size, context: as of a `Sample`.
-        points: of the bench, each with how often an iteration does it: once a layer.
+        operator: term of a `Sample`, or `ITERATION` or one of `LAUNCHES`.
+        block_size, size, context: fields of a `Sample`.
+        points: benchmark points, each with the number of times an iteration runs it.
     """
 
     operator: str
@@ -37,18 +37,18 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The sizes that are measured.
+    """The sizes to measure.
 
     Args:
-        tokens: of linear layers and cache writes.
-        sequences: of the LM head.
-        batches: of decode attention.
-        contexts: of each of its sequences.
-        prompts: (prompts, tokens of each).
-        chunks: (new tokens, context) of a prompt that goes on.
-        blocks: of copies and swaps.
+        tokens: tokens of linear layers and cache writes.
+        sequences: sequences of the LM head.
+        batches: sequences of decode attention.
+        contexts: tokens of context per sequence of decode attention.
+        prompts: batches of prompts, as (prompts, tokens per prompt).
+        chunks: continued prompts, as (new tokens, context).
+        blocks: blocks per copy or swap.
         iterations: sequences of whole iterations.
-        most_context: tokens of context at most in a batch that decodes.
+        most_context: largest total context of a decode batch, in tokens.
     """
 
     tokens: tuple[int, ...]
@@ -62,7 +62,7 @@ class Grid:
     most_context: int = 1 << 30
 
     def quick(self) -> Grid:
-        """Return every second size of each list, and its last."""
+        """Return the grid with every second size of each list, plus its last."""
         fewer: dict[str, Any] = {
             name: (*sizes[:-1:2], sizes[-1]) for name, sizes in vars(self).items() if isinstance(sizes, tuple)
         }
@@ -72,21 +72,21 @@ class Grid:
 def measurements(
     rank: Rank, grid: Grid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
 ) -> Iterator[Measurement]:
-    """Yield what a system asks for: attention of each block size, what has none, then whole iterations.
+    """Yield a system's measurements: by block size, then independent of it, then whole iterations.
 
     Args:
         rank: what one GPU of the system computes.
-        grid: the sizes.
-        block_sizes: of the cache.
-        model: what tells points of the model itself from those of another, such as a digest.
-        on_gpu: whether the host's launches and the device's work go on side by side.
+        grid: sizes to measure.
+        block_sizes: block sizes of the cache, in tokens.
+        model: identifier of the model, such as a digest, for points that run the model itself.
+        on_gpu: whether the device works while the host launches further kernels.
     """
     for block_size in block_sizes:
         yield from _attention(rank, grid, block_size)
         yield from _moves(rank, grid, block_size)
     first = block_sizes[0]
     for size in grid.tokens:
-        # A cache write goes slot by slot: the block size plays no part.
+        # Cache writes go slot by slot, so the block size does not matter.
         writes = [(_write(rank, each, size, first), count) for each, count in rank.attention.items()]
         yield Measurement("write", 0, size, 0, tuple(writes))
 
@@ -108,7 +108,7 @@ def measurements(
 
 
 def _attention(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
-    """Yield attention by span: in decoding, of sequences with drafts, in prompts and chunks of them."""
+    """Yield attention by span: decoding, decoding with drafts, prompts and prompt chunks."""
     longest = rank.spec.max_model_len
     decodes = [
         (batch, context)
@@ -124,7 +124,7 @@ def _attention(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]
         seen = set()
         for batch, context in decodes:
             tokens = batch * min(context, span or context)
-            if (batch, tokens) not in seen:  # beyond its window a longer context costs no more
+            if (batch, tokens) not in seen:  # contexts beyond the window cost no more
                 seen.add((batch, tokens))
                 points = tuple(
                     (_decode(rank, each, batch, context, block_size), n) for each, n in alike.items()
@@ -154,7 +154,7 @@ def _decode(
     common = {**shape, "dtype": rank.cache}
     if of.latent:
         return Point("attention", "mla-decode", {**common, **of.latent_columns})
-    # No graph holds batches with drafts.
+    # Batches with drafts do not run as graphs.
     several = {"queries": queries} if queries > 1 else {"splits": rank.splits(batch, of.span)}
     given = {name: value for name, value in {"window": of.span, **several}.items() if value}
     return Point("attention", "paged-decode", {**common, **of.head_columns, **given})
@@ -176,21 +176,21 @@ def _write(rank: Rank, of: AttentionShape, tokens: int, block_size: int) -> Poin
 
 
 def _moves(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
-    """Yield copies within the device and swaps in both directions, of all layers' blocks."""
+    """Yield copies within the device and swaps in both directions, for blocks of all layers."""
     pieces, size = rank.pieces(block_size)
     for blocks in grid.blocks:
         moved = {"pieces": pieces, "piece_bytes": size, "blocks": blocks}
         copy = Point("copy", "copy-blocks", {**moved, "dtype": rank.dtype})
         yield Measurement("copy", block_size, blocks, 0, ((copy, 1),))
         for direction in ("out", "in"):
-            # A free list that is fresh hands out neighbours on the host.
+            # A fresh free list allocates neighbouring host blocks.
             how = {"strategy": rank.swap, "direction": direction, "host_blocks": "neighbours"}
             swap = Point("swap", "swap", {**how, **moved})
             yield Measurement(f"swap_{direction}", block_size, blocks, 0, ((swap, 1),))
 
 
 def _products(rank: Rank, tokens: int) -> tuple[tuple[Point, int], ...]:
-    """Return the matrix products of all layers, those of experts left out."""
+    """Return the benchmark points of all layers' matrix products, without experts."""
     found: Counter[tuple[int, int]] = Counter()
     for each in products(rank.whole, rank.tp, dtypes(rank.whole), latent=True):
         found[each.n, each.k] += each.layers
@@ -231,15 +231,15 @@ _CPU = Grid(
     iterations=(1, 2, 4, 8, 16, 32, 64),
     most_context=20_000,
 )
-"""Few enough for a minute: what they say is of no GPU."""
+"""Few enough sizes for about a minute, since the result says nothing about a GPU."""
 
 
 def grid_for(device: str, *, quick: bool) -> Grid:
-    """Return the sizes that are measured on a device.
+    """Return the sizes to measure on a device.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        quick: fewer of them on a GPU; on a CPU there are few in any case.
+        quick: whether to use fewer sizes on a GPU; on a CPU there are few in any case.
     """
     if device == "cpu":
         return _CPU

@@ -1,4 +1,4 @@
-"""Rank: what one GPU of a system computes and keeps, and whether it can be timed at all."""
+"""Rank: what one GPU of a system computes and stores, and whether it can be timed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from pagesim.models.layers import FullLayer, LatentLayer, WindowLayer, kv_heads_
 from pagesim.setup.engine_config import EngineConfig
 
 KV_DTYPES = ("fp16", "bf16", "fp8")
-"""What pagesim's kernels keep keys and values in, on a GPU."""
+"""Cache data types that pagesim's kernels support on a GPU."""
 
 ROPE_DIM = 64
-"""Rotated numbers beside latents, as the bench has them."""
+"""Rotary elements stored with each latent vector in the benchmark."""
 
 
 class AttentionShape(NamedTuple):
-    """The heads of some layers' attention, on one GPU.
+    """The attention heads of some layers on one GPU.
 
     Attributes:
-        span: tokens of its window; 0 where it looks back on all.
-        kv_heads, head_size: of what is cached; under latent attention of what prompts are computed with.
-        latent: numbers of a latent vector beside its rotated part; 0 without.
+        span: tokens of the attention window; 0 for full attention.
+        kv_heads, head_size: KV heads and their size in the cache; for latent attention, those used to
+            compute prompts.
+        latent: elements of a latent vector without its rotary part; 0 without latent attention.
     """
 
     span: int
@@ -36,27 +37,27 @@ class AttentionShape(NamedTuple):
 
     @property
     def head_columns(self) -> dict[str, Any]:
-        """Its keys and values in the bench's columns."""
+        """The columns of the benchmark that describe its keys and values."""
         return {"kv_heads": self.kv_heads, "head_size": self.head_size, "layout": "NHD"}
 
     @property
     def latent_columns(self) -> dict[str, Any]:
-        """Its latents in the bench's columns, which leave the usual number out."""
+        """The columns of the benchmark that describe its latents; none for the usual size."""
         return {} if self.latent == 512 else {"latent": self.latent}
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What one GPU of a tensor parallel group computes and keeps.
+    """What one GPU of a tensor parallel group computes and stores.
 
     Args:
-        whole: the model.
+        whole: the whole model.
         tp: GPUs over which it is divided.
-        dtype: of weights and activations, as the bench calls it.
-        cache: of keys and values, as the bench calls it.
-        queries: of a sequence that verifies drafts: its token and its drafts; 1 without.
-        swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        cuda_graphs: whether iterations that only decode are CUDA graphs.
+        dtype: data type of weights and activations, by its name in the benchmark.
+        cache: data type of keys and values, by its name in the benchmark.
+        queries: queries per sequence that verifies drafts, its token plus its drafts; 1 without drafts.
+        swap: swap strategy, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        cuda_graphs: whether decode-only iterations run as CUDA graphs.
     """
 
     whole: ModelSpec
@@ -69,7 +70,7 @@ class Rank:
 
     @cached_property
     def spec(self) -> ModelSpec:
-        """The model with the heads, MLP and vocabulary of one GPU, all of its layers full attention."""
+        """The model with one GPU's share of heads, MLP and vocabulary, and full attention in all layers."""
         whole, tp = self.whole, self.tp
         return replace(
             whole,
@@ -87,10 +88,10 @@ class Rank:
 
     @cached_property
     def attention(self) -> Counter[AttentionShape]:
-        """How many layers attend with heads of which shape.
+        """Number of layers by the shape of their attention heads.
 
         Raises:
-            PagesimError: pagesim has no kernel of some layers.
+            PagesimError: pagesim has no kernel for some layers.
         """
         return Counter(self._shape(layer) for layer in self.whole.cache_layers)
 
@@ -106,7 +107,7 @@ class Rank:
                     f"model {whole.name} keeps {mla.qk_rope_head_dim} numbers beside its latents; calibrate "
                     f"times {ROPE_DIM}"
                 )
-            # vLLM computes prompts with a key and a value a head, the value as wide as the key.
+            # vLLM computes prompts with one key and value per head, the value as wide as the key.
             return AttentionShape(0, self.heads, mla.qk_nope_head_dim + ROPE_DIM, mla.kv_lora_rank)
         raise PagesimError(
             f"the layers of {whole.name} are {whole.layers_in_words}; calibrate has kernels of full, window "
@@ -115,7 +116,7 @@ class Rank:
 
     @property
     def is_built(self) -> bool:
-        """Whether a live run's model has its layers: dense, its heads alike, a key and a value a head."""
+        """Whether the model of live runs has such layers: dense, with uniform heads, no latent attention."""
         whole = self.whole
         alike = {(each.kv_heads, each.head_size) for each in self.attention}
         return (
@@ -128,11 +129,11 @@ class Rank:
 
     @property
     def runs_live(self) -> bool:
-        """Whether a live run carries out whole iterations of it."""
+        """Whether a live run can carry out its whole iterations."""
         return self.is_built and self.whole.is_plain and self.tp == 1 and self.cache != "fp8"
 
     def pieces(self, block_size: int) -> tuple[int, int]:
-        """Return the pieces of a block, keys and values of each layer, and the bytes of one of them."""
+        """Return a block's number of pieces (keys or values of one layer), and the bytes per piece."""
         item = 1 if self.cache == "fp8" else 4 if self.cache == "fp32" else 2
         counts = {each: count * (1 if each.latent else 2) for each, count in self.attention.items()}
         numbers = sum(
@@ -144,14 +145,14 @@ class Rank:
         return pieces, max(16, -(-size // 16) * 16)
 
     def splits(self, batch: int, span: int) -> int | None:
-        """Return the splits of decode attention in a CUDA graph, which does not know how long contexts are.
+        """Return the splits of decode attention in a CUDA graph, which must suit contexts of any length.
 
         Args:
-            batch: sequences, of a query each.
-            span: tokens of the window; 0 for none.
+            batch: sequences, with one query each.
+            span: tokens of the attention window; 0 for none.
 
         Returns:
-            None for the op's own choice.
+            The number of splits; None to let the op choose.
         """
         if not self.cuda_graphs:
             return None
@@ -165,16 +166,16 @@ class Rank:
 
 
 def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) -> Rank:
-    """Return what one GPU of a system computes and keeps.
+    """Return what one GPU of a system computes and stores.
 
     Args:
-        config: of the system.
+        config: configuration of the system.
         device: ``cpu``, which computes in fp32, or ``cuda``.
-        cuda_graphs: whether iterations that only decode are CUDA graphs.
-        swap: how blocks are swapped.
+        cuda_graphs: whether decode-only iterations run as CUDA graphs.
+        swap: swap strategy.
 
     Raises:
-        PagesimError: pagesim has no kernel of something, or an option is off.
+        PagesimError: pagesim lacks a kernel, or an option is invalid.
     """
     spec, tp, kv_dtype = config.model, config.system.tensor_parallel_size, config.kv_dtype
     if kv_dtype not in KV_DTYPES:

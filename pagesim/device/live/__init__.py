@@ -1,6 +1,6 @@
-"""Live: the same scheduler and memory, but every iteration is really carried out on a device.
+"""Live runs: the same scheduler and memory, but every iteration is executed on a device.
 
-The one room of the simulator that needs torch; it is loaded when a live run starts, not before.
+Needs torch, which is loaded only when a live run starts.
 """
 
 from pagesim.device.live.run import run_live

@@ -1,4 +1,4 @@
-"""DeviceBatch: what one iteration computes, as tensors: tokens, slots, block tables, lengths."""
+"""DeviceBatch: tensors of what one iteration computes: tokens, slots, block tables, lengths."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int32]
 
 NOWHERE = -1
-"""The slot of a token whose key and value are not kept."""
+"""The slot of a token whose key and value are not stored."""
 
 _ALIGNED = 256
-_WIDTH = 16  # tables are this many blocks wide, or a multiple of it: kernels are compiled for such strides
+_WIDTH = 16  # tables are a multiple of this many blocks wide, since kernels are compiled for such strides
 
 
 class Columns(NamedTuple):
-    """What one iteration computes, on the host: first every sequence with one new token, then the others.
+    """What one iteration computes, on the host; sequences with one new token come first.
 
     Attributes:
-        tokens, positions: of all new tokens, ``[T]``.
-        slots: where their keys and values go, ``[T]``.
-        tables: of all sequences, ``[S, blocks]``.
-        lengths: of all sequences, new tokens included, ``[S]``.
-        new: new tokens of each, ``[S]``.
-        decodes: how many sequences have one new token.
+        tokens, positions: ids and positions of all new tokens, ``[T]``.
+        slots: cache slots of their keys and values, ``[T]``.
+        tables: block tables of all sequences, ``[S, blocks]``.
+        lengths: tokens of each sequence, including new ones, ``[S]``.
+        new: new tokens of each sequence, ``[S]``.
+        decodes: number of sequences with one new token.
     """
 
     tokens: Ints
@@ -43,12 +43,12 @@ class Columns(NamedTuple):
 
 
 def columns_alike(new: Sequence[int], context: int, tables: Table) -> Columns:
-    """Return sequences of contexts of one length, whose token ids are 0 and whose new tokens are not kept.
+    """Return sequences of equal context, whose token ids are 0 and whose new tokens are not stored.
 
     Args:
         new: new tokens of each sequence, those with one first, ``[S]``.
-        context: tokens of each, new ones included.
-        tables: ``[S, blocks]``.
+        context: tokens of each sequence, including new ones.
+        tables: block tables, ``[S, blocks]``.
     """
     return Columns(
         tokens=np.zeros(sum(new), np.int64),
@@ -63,18 +63,18 @@ def columns_alike(new: Sequence[int], context: int, tables: Table) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
-    """The same on the device.
+    """What one iteration computes, on the device; see `Columns`.
 
     Attributes:
-        tokens, positions, slots: int64 ``[T]``.
-        last: the rows of each sequence's last token, int64 ``[S]``.
-        tables: int32 ``[S, blocks]``.
-        decode_lengths: of the sequences with one new token, which come first, int32 ``[D]``.
-        prompt_lengths: of the others, int32 ``[P]``.
-        starts: where the new tokens of each of the others begin, counted from the first of them, and where
-            the last end, int32 ``[P + 1]``.
+        tokens, positions, slots: as in `Columns`, int64 ``[T]``.
+        last: row of each sequence's last token, int64 ``[S]``.
+        tables: block tables, int32 ``[S, blocks]``.
+        decode_lengths: lengths of the sequences with one new token, which come first, int32 ``[D]``.
+        prompt_lengths: lengths of the other sequences, int32 ``[P]``.
+        starts: offsets of the other sequences' new tokens from the first of them, plus the end of the last,
+            int32 ``[P + 1]``.
         contexts: ``decode_lengths`` on the host.
-        longest_query: most new tokens of the others, 0 without any.
+        longest_query: most new tokens of any other sequence; 0 if there are none.
     """
 
     tokens: Tensor
@@ -90,14 +90,14 @@ class DeviceBatch:
 
     @property
     def decodes(self) -> int:
-        """Sequences with one new token."""
+        """Number of sequences with one new token."""
         return len(self.contexts)
 
 
 class Staging:
-    """Takes columns to the device: on a GPU all of them in one copy from pinned memory.
+    """Transfers columns to the device; on a GPU, in a single copy from pinned memory.
 
-    What ``put`` returned is overwritten by the next ``put``.
+    There, each ``put`` overwrites the batch that the last one returned.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -106,12 +106,12 @@ class Staging:
         self._there = torch.empty(0, dtype=torch.uint8)
 
     def put(self, columns: Columns) -> DeviceBatch:
-        """Return the batch of these columns."""
+        """Return the batch of these columns on the device."""
         ends = np.cumsum(columns.new)
         decodes = columns.decodes
         starts = np.concatenate([[0], ends[decodes:] - decodes]).astype(np.int32)
         lengths = columns.lengths.astype(np.int32)
-        # Kernels are compiled anew for pointers that are not aligned: lengths are sent in two parts.
+        # Unaligned pointers would make kernels compile anew, so lengths are sent in two parts.
         tokens, positions, slots, last, tables, of_decodes, of_prompts, begins = self._send(
             [
                 columns.tokens,
@@ -161,5 +161,5 @@ class Staging:
 
 
 def table_width(blocks: int) -> int:
-    """Return how wide the tables of sequences of so many blocks are made."""
+    """Return the padded width of tables for sequences of up to ``blocks`` blocks."""
     return max(_WIDTH, -(-blocks // _WIDTH) * _WIDTH)

@@ -1,7 +1,7 @@
-"""Tables: the block tables of the running sequences as rows of one array, kept up to date.
+"""Block tables of the running sequences, as rows of one array that is updated incrementally.
 
-An engine that asked for whole tables in every iteration would pay for every block of every sequence. Here a
-row gains a number when its sequence gains a block, and is read anew when its blocks may have been exchanged.
+Reading whole tables in every iteration would cost time for every block of every sequence. Here a row gains an
+entry when its sequence gains a block, and is read anew only when its blocks may have been exchanged.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ class BlockTables:
     """Rows of block ids.
 
     Args:
-        memory: whose tables.
+        memory: block manager whose tables are read.
         longest: tokens of the longest sequence.
 
     Attributes:
-        array: int32 ``[rows, blocks]``; beyond a sequence's blocks it holds anything.
+        array: block ids, int32 ``[rows, blocks]``; undefined beyond a sequence's blocks.
     """
 
     def __init__(self, memory: AddressedManager, longest: int) -> None:
         self.memory = memory
         self.array: npt.NDArray[np.int32] = np.zeros((16, -(-longest // memory.block_size)), np.int32)
         self._row: dict[Sample, int] = {}
-        self._blocks = [0] * 16  # by row: how many of its entries are right
+        self._blocks = [0] * 16  # number of valid entries in each row
         self._unused = list(range(16))
 
     def row(self, request: EngineRequest, number: int, place: int, length: int) -> int:
-        """Return the row of a sample, in which its first ``length`` tokens find their blocks.
+        """Return the row of a sample, updated to hold the blocks of its first ``length`` tokens.
 
         Args:
-            request: whose sample it is.
-            number: of the sample.
-            place: among those that are not over.
-            length: tokens.
+            request: request of the sample.
+            number: number of the sample.
+            place: index of the sample among those that have not finished.
+            length: number of tokens.
         """
         sample = (request.row, number)
         row = self._row.get(sample)
@@ -58,16 +58,16 @@ class BlockTables:
         return row
 
     def exchanged(self, sample: Sample) -> None:
-        """Say that a sample holds other blocks than before."""
+        """Invalidate the row of a sample whose blocks have changed."""
         if sample in self._row:
             self._blocks[self._row[sample]] = 0
 
     def all_exchanged(self) -> None:
-        """Say that any sample may hold other blocks than before."""
+        """Invalidate all rows, since any sample's blocks may have changed."""
         self._blocks = [0] * len(self._blocks)
 
     def keep(self, samples: Collection[Sample]) -> None:
-        """Forget all but these samples; each has a row or gets one when it is asked for."""
+        """Free the rows of all other samples; each of these has a row or gets one on request."""
         if len(self._row) <= len(samples) and all(sample in samples for sample in self._row):
             return
         for sample in [each for each in self._row if each not in samples]:

@@ -1,4 +1,4 @@
-"""Attention of one iteration over the paged cache: by the paged kernel, or by gathering contexts first."""
+"""Attention of one iteration over the paged cache, by the paged kernel or by gathering contexts first."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pagesim.kernels.swap import LayerSwap
 Kind = Literal["paged", "gather"]
 
 KINDS: tuple[Kind, ...] = ("paged", "gather")
-"""How the keys and values of decoding sequences are read: through their block tables, or copied into a padded
-batch first, in every layer of every step, as is done without a paged kernel. Prompts are paged under both."""
+"""How decoding sequences read keys and values: through their block tables, or by first copying them into a
+padded batch in every layer and step, as without a paged kernel. Prompts always use block tables."""
 
 
 class CachedAttention:
     """Writes a batch's keys and values into the cache and attends to it: an ``Attend`` of the model.
 
-    The kernels' arguments are checked in layer 0: those of the other layers are like them.
+    The kernels' arguments are checked in layer 0 only, since those of the other layers are alike.
 
     Args:
         pools: the cache.
-        batch: of this iteration.
-        kind: how decoding sequences read.
-        num_splits: into how many splits the kernel cuts contexts, instead of what it chooses by the longest.
-        swap: blocks that come and leave while layers compute; a layer waits for its own before it writes.
+        batch: batch of this iteration.
+        kind: how decoding sequences read the cache.
+        num_splits: splits of each context in the decode kernel; by default, it chooses by the longest.
+        swap: blocks swapped while layers compute; a layer waits for its own before it writes.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class CachedAttention:
         self._max_context = max(batch.contexts, default=0)
         self._num_splits = num_splits
         self._swap = swap
-        self._gathered: tuple[Cache, Tensor] | None = None  # contexts as ``gather`` copies them
+        self._gathered: tuple[Cache, Tensor] | None = None  # contexts copied by ``gather``
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         batch = self.batch
@@ -62,11 +62,11 @@ class CachedAttention:
         return out
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep the keys and values of all new tokens, ``[T, KV heads, head size]``."""
+        """Store the keys and values of all new tokens, ``[T, KV heads, head size]``."""
         reshape_and_cache(keys, values, self.pools.caches[layer], self.batch.slots, check=layer == 0)
 
     def prefill(self, layer: int, queries: Tensor, out: Tensor) -> None:
-        """Attend with all queries of the sequences that have several, ``[T − D, heads, head size]``."""
+        """Compute attention of sequences with several queries, ``[T − D, heads, head size]``."""
         batch = self.batch
         paged_attention(
             queries,
@@ -80,9 +80,9 @@ class CachedAttention:
         )
 
     def decode(self, layer: int, queries: Tensor, tables: Tensor, lengths: Tensor, out: Tensor) -> None:
-        """Attend with one query a sequence, ``[D, heads, head size]``, as this kind does."""
+        """Compute attention with one query per sequence, ``[D, heads, head size]``, by this ``kind``."""
         cache, check = self.pools.caches[layer], layer == 0
-        if self.kind == "gather":  # in every layer anew
+        if self.kind == "gather":  # repeated in every layer
             self._gathered = gather_sequences(
                 cache, tables, lengths, max_context=self._max_context, out=self._gathered, check=check
             )

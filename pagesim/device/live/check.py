@@ -1,8 +1,8 @@
-"""Check: what is read through block tables equals the same sequences computed in one piece.
+"""Check: sequences read through block tables equal the same sequences computed contiguously.
 
-Between two iterations, outside of the measured time, a sequence is taken out and computed anew from its token
-ids with the same weights: no blocks, no tables, no copies, no swaps, torch's own attention. Then its keys and
-values as they stand in the cache, what attention reads of them, and the logits of the iteration are compared.
+Between two iterations, outside the measured time, a sequence is recomputed from its token ids with the same
+weights. This uses torch's own attention, without blocks, tables, copies or swaps. Then its keys and values in
+the cache, the attention output over them, and the logits of the iteration are compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.spans import Span, numbers_of
 
 BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
-"""Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
-of them; a token that is not the right one differs by the order of 1."""
+"""Largest allowed difference relative to the largest value, by data type. Layers amplify rounding errors of
+the first ones; a wrong token differs by the order of 1."""
 
 MEASURES = ("keys_values", "attention", "logits")
 
@@ -37,14 +37,14 @@ _THINNER = 1.15
 
 
 class Checker:
-    """Looks at some sequences of some iterations, sooner and more often where something happened to them.
+    """Checks a sample of sequences and iterations, by kind of event.
 
-    Of every kind of event, as ``_events`` tells them apart, the first dozen is looked at and then fewer and
+    Of every kind of event that ``_events`` distinguishes, the first dozen are checked, and then fewer and
     fewer.
 
     Args:
-        executor: what is checked; its pools should be poisoned.
-        seed: of which sequences are looked at.
+        executor: executor to check; its pools should be poisoned.
+        seed: seed of the choice of sequences.
     """
 
     def __init__(self, executor: MeasuredExecutor, *, seed: int) -> None:
@@ -59,11 +59,11 @@ class Checker:
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was looked at was right, and something was."""
+        """Whether something was checked and everything checked was right."""
         return not self.failures and bool(self.looked)
 
     def report(self) -> dict[str, Any]:
-        """Return what was found, for a summary; errors that are no finite number are None."""
+        """Return the findings for a summary; errors that are not finite are None."""
         return {
             "passed": self.passed,
             "bound": self.bound,
@@ -76,13 +76,13 @@ class Checker:
         }
 
     def look(self, batch: Batch, spans: list[Span], copies: Sequence[Copy], logits: Tensor) -> None:
-        """Look at an iteration that was just carried out.
+        """Check an iteration that was just carried out.
 
         Args:
-            batch: as it was planned.
-            spans: what it computed, those of one token first.
+            batch: the batch as planned.
+            spans: the spans it computed, those of one token first.
             copies: blocks that were copied for it.
-            logits: of each span's last token, ``[S, vocab]``.
+            logits: logits of each span's last token, ``[S, vocab]``.
         """
         row_of = {span.sample: row for row, span in enumerate(spans)}
         present: dict[str, list[tuple[EngineRequest, int]]] = {}
@@ -101,7 +101,7 @@ class Checker:
     def _events(
         self, batch: Batch, spans: list[Span], copies: Sequence[Copy]
     ) -> Iterator[tuple[str, EngineRequest, int]]:
-        """Yield what happened to which sequence: kind, request, the sample's place."""
+        """Yield the events of each sequence: kind, request, and index of the sample."""
         memory = self.executor.memory
         written = {target for _, target in copies}
         resumed, admitted, incomplete = set(batch.resumed), set(batch.prompts), set(batch.incomplete)
@@ -168,7 +168,7 @@ class Checker:
 
 
 class _Contiguous:
-    """Attention of one sequence in one piece: an ``Attend`` that remembers what it saw of some layers."""
+    """Contiguous attention of one sequence: an ``Attend`` that records some layers' inputs and outputs."""
 
     def __init__(self, layers: list[int]) -> None:
         self.seen: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
@@ -189,7 +189,7 @@ class _Contiguous:
 
 
 def _contexts_only(length: int) -> DeviceBatch:
-    """Return a batch of which only the length of its one context is known."""
+    """Return a batch that contains only the length of its one context."""
     nothing = torch.empty(0, dtype=torch.int64)
     return DeviceBatch(
         nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, [length], longest_query=0

@@ -1,4 +1,4 @@
-"""Clock: what the parts of an iteration take, by the device's own clock where it has one."""
+"""Clock: times of the parts of an iteration, by the device's own clock if it has one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 class PartClock:
-    """Marks instants of what a device does, and says afterwards how far apart they were.
+    """Marks points in a device's work, and returns the time between two marks afterwards.
 
-    On a GPU a mark is an event in the current stream: it happens when what was launched before it is done.
+    On a GPU, a mark is an event in the current stream, which happens when all earlier launches have finished.
     On a CPU it happens at once.
     """
 

@@ -1,4 +1,4 @@
-"""The measured executor: carries iterations out, over the memory's own block tables, and times them."""
+"""The measured executor: runs iterations on a device, over the memory's block tables, and times them."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _TICKS_PER_NS = TICKS_PER_SECOND // 10**9
 
 
 class Record(NamedTuple):
-    """What one iteration took, and what it consisted of.
+    """Times and contents of one iteration.
 
     Attributes:
-        ticks: the whole of it.
-        prepare_s: until the model was started, the host's work between moving and computing.
-        move_s: swaps and copies.
-        compute_s: the model, up to the sampled tokens.
-        prompt_tokens: computed for sequences with several new tokens.
-        decode_sequences: with one new token.
-        decode_context: tokens that these attend to.
+        ticks: total ticks.
+        prepare_s: seconds of the host's work between moving blocks and starting the model.
+        move_s: seconds of swaps and copies.
+        compute_s: seconds of the model, up to the sampled tokens.
+        prompt_tokens: tokens computed for sequences with several new tokens.
+        decode_sequences: sequences with one new token.
+        decode_context: tokens that these sequences attend to.
     """
 
     ticks: int
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The blocks that one iteration moves, as (from, to): to the host, back, and on the device."""
+    """The blocks that one iteration moves, as (from, to): to the host, back, and within the device."""
 
     out: Sequence[Copy]
     back: Sequence[Copy]
@@ -75,28 +75,28 @@ NOTHING = Record(0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
 class MeasuredExecutor(Observer):
-    """Carries out what a scheduler plans; see `Executor` for the contract. It observes forks of beams.
+    """Runs what a scheduler plans on a device; see `Executor` for the contract. It observes beam forks.
 
-    An iteration moves swapped blocks out and in, copies blocks that are written, and computes whatever the
-    sequences that run have room for beyond what was computed before: whole prompts, chunks of them, single
-    tokens. So it needs no more of a batch than which requests were admitted; the rest it reads from memory,
-    the blocks that moved included, and it makes sure that this is what the batch counts.
+    An iteration swaps blocks out and in, copies blocks on write, and computes all tokens of the running
+    sequences that have slots but are not computed: whole prompts, chunks or single tokens. Of a batch it
+    needs only the admitted and resumed requests. It reads everything else from memory, including the moved
+    blocks, and checks their number against the batch.
 
-    The clock runs from the plan to the sampled tokens on the host: making tables, launching, computing.
+    The clock runs from the plan to the sampled tokens on the host, including tables and launches.
 
     Args:
-        scheduler: whose memory is read, which names its blocks; it has not planned yet.
-        model: what is computed.
-        pools: of as many blocks as the memory.
-        tokens: what sequences consist of.
+        scheduler: scheduler that has not planned yet, with memory whose blocks have numbers.
+        model: model to run.
+        pools: pools with as many blocks as the memory.
+        tokens: token ids of the sequences.
         longest: tokens of the longest sequence.
         attention: how decoding sequences read the cache.
-        swap_by_layer: whether a layer waits for its own swapped blocks, not an iteration for those of all.
+        swap_by_layer: whether each layer waits only for its own swapped blocks.
 
     Attributes:
-        records: one for each call of ``execute``.
-        graphs: for iterations that only decode, if they are captured.
-        checker: looks at iterations between two of them, if there is one.
+        records: one record per call of ``execute``.
+        graphs: CUDA graphs of decode-only iterations; None if not captured.
+        checker: checks iterations after they have run; None for no check.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class MeasuredExecutor(Observer):
         self.checker: Checker | None = None
         self._clock = PartClock(pools.device)
         self._computed = ComputedTokens(scheduler)
-        self._answers: dict[Sample, int] = {}  # the names of what is generated
-        # Where memory cannot share, what beams' forks are going to copy.
+        self._answers: dict[Sample, int] = {}  # names of generated answers
+        # Without block sharing, the copies that beam forks will need.
         self._fork_copies: list[tuple[EngineRequest, list[Copy]]] = []
 
     def execute(self, batch: Batch) -> int:
@@ -150,7 +150,7 @@ class MeasuredExecutor(Observer):
         computing = self._clock.mark()
         if inputs is not None:
             logits = self.compute(inputs, swap)
-            logits.argmax(dim=-1).cpu()  # what an engine waits for
+            logits.argmax(dim=-1).cpu()  # an engine waits for the sampled tokens
         elif swap is not None:
             swap.join_all()
         computed = self._clock.mark()
@@ -180,8 +180,8 @@ class MeasuredExecutor(Observer):
         """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``.
 
         Args:
-            batch: what is computed.
-            swap: what its layers wait for; without a graph, which can wait for nothing between its layers.
+            batch: batch to compute.
+            swap: swap that its layers wait for; rules out a graph, which cannot wait between layers.
         """
         if self.graphs is not None and swap is None and not batch.longest_query:
             logits = self.graphs.replay(batch)
@@ -191,7 +191,7 @@ class MeasuredExecutor(Observer):
         return self.model.forward(batch.tokens, batch.positions, batch.last, attend)
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
-        # Beams end together: their numbers are their places.
+        # All beams end together, so a beam's number is also its index.
         self.tokens.take_over(request, dropped, survivor, self.memory.length(request))
         self.tables.exchanged((request.row, dropped))
         if not self.memory.shares:
@@ -199,7 +199,7 @@ class MeasuredExecutor(Observer):
             self._fork_copies.append((request, list(zip(*blocks, strict=True))))
 
     def _take_moves(self, batch: Batch) -> Moves:
-        """Return the blocks that memory has moved and copied for a batch."""
+        """Return and clear the blocks that memory has moved and copied for a batch."""
         memory = self.memory
         moves = Moves((), (), ())
         if isinstance(memory, PagedManager) and memory.tables is not None:
@@ -207,7 +207,7 @@ class MeasuredExecutor(Observer):
             moves = Moves(tables.swaps_out, tables.swaps_in, tables.copies)
             tables.swaps_out, tables.swaps_in, tables.copies = [], [], []
         if not memory.shares:
-            # A request that has lost its place since copies nothing.
+            # A request that no longer decodes, such as a preempted one, copies nothing.
             copies = [copy for each, own in self._fork_copies if each.last_step >= 0 for copy in own]
             moves = moves._replace(copies=copies)
             self._fork_copies.clear()
@@ -217,10 +217,11 @@ class MeasuredExecutor(Observer):
         return moves
 
     def _move(self, moves: Moves) -> LayerSwap | None:
-        """Move blocks in the order in which they were taken: what leaves makes room for what comes.
+        """Move blocks in the order of their allocation: swap-outs make room for swap-ins.
 
         Returns:
-            What layers have still to wait for. Blocks are copied in all layers at once, which waits for all.
+            The swap that layers still have to wait for, or None. Copies concern all layers at once, so they
+            wait for the whole swap.
         """
         if self.swap_by_layer and (moves.out or moves.back):
             swap = self.pools.swap_by_layer(moves.out, moves.back)
@@ -237,7 +238,7 @@ class MeasuredExecutor(Observer):
         return None
 
     def _spans(self, batch: Batch, moves: Moves) -> list[Span]:
-        """Return what is to be computed, sequences with one new token first; keep tables up to date."""
+        """Return the spans to compute, sequences with one new token first, and update the tables."""
         tables = self.tables
         if moves.copies:
             tables.all_exchanged()
@@ -261,7 +262,7 @@ class MeasuredExecutor(Observer):
         decodes = int(np.searchsorted(new > 1, True))
         names = [np.array([self._answers[span.sample] for span in spans[:decodes]], np.int64)]
         if any(span.start < span.request.prompt for span in spans[:decodes]):
-            # The last token of a prompt in chunks, or a prompt of one token.
+            # The last token of a chunked prefill, or a prompt of one token.
             names = [self._names(span) for span in spans[:decodes]]
         names += [self._names(span) for span in spans[decodes:]]
         positions = np.concatenate(

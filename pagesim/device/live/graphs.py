@@ -1,4 +1,4 @@
-"""CUDA graphs of decode iterations: one for each of some batch sizes, started in one launch."""
+"""CUDA graphs of decode iterations, one per captured batch size."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 
 BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""Batch sizes that have a graph, as vLLM chooses them; a batch runs in the next larger one, its last rows
-idle."""
+"""Batch sizes with a graph, as in vLLM; a batch runs in the next larger one, whose last rows are idle."""
 
 
 class DecodeGraphs:
-    """CUDA graphs of decode steps, each captured once; every batch is copied into the tensors of its graph.
+    """CUDA graphs of decode steps, each captured once; every batch is copied into its graph's tensors.
 
-    A graph does not know how long contexts will be: its decode kernel has as many splits as the longest there
-    can be needs, and cuts shorter ones into parts that are shorter. Beside a CPU nothing is
+    The length of contexts is unknown at capture. The decode kernel therefore has the number of splits that
+    the longest possible context needs, and cuts shorter contexts into shorter parts. On a CPU nothing is
     captured, and the padded batch is computed like any other.
 
     Args:
-        model: what is captured.
-        pools: the cache that it reads and writes.
+        model: model to capture.
+        pools: cache that it reads and writes.
         longest: tokens of the longest sequence.
-        most: sequences at most that decode at once; more run without a graph.
+        most: most sequences that decode at once; larger batches run without a graph.
     """
 
     def __init__(self, model: Model, pools: KvPools, *, longest: int, most: int) -> None:
@@ -56,7 +55,7 @@ class DecodeGraphs:
         self._logits = torch.empty((rows, model.spec.vocab), dtype=model.dtype, device=device)
         self._replays: dict[int, Callable[[], Any]] = {}
         pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        for size in reversed(self.sizes):  # the largest first: the others find their memory in its
+        for size in reversed(self.sizes):  # the largest first, so that the others reuse its memory
             run = partial(self._run, size)
             self._replays[size] = run if pool is None else _captured(run, pool)
 
@@ -79,7 +78,7 @@ class DecodeGraphs:
         return self._logits[:count]
 
     def _run(self, size: int) -> None:
-        """Compute the first rows of the inputs, idle ones included."""
+        """Compute the first ``size`` rows of the inputs, including idle ones."""
         model, every = self.model, self._inputs
         batch = replace(
             every,
@@ -96,8 +95,8 @@ class DecodeGraphs:
 
 
 def _captured(run: Callable[[], Any], pool: Any) -> Callable[[], Any]:
-    """Return what replays a run that launches the same every time."""
-    run()  # compiles and loads what a capture must not
+    """Capture a run that always launches the same kernels, and return the function that replays it."""
+    run()  # compiles and loads kernels, which a capture must not do
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):

@@ -1,7 +1,7 @@
-"""Model: random weights of a model's shapes, and the forward pass of one iteration over them.
+"""Model: random weights of a model's shapes, and the forward pass of one iteration.
 
-What attention does is handed in, so that the same weights run over a paged cache or, to check it, over
-sequences that lie in one piece.
+Attention is passed in, so that the same weights run over a paged cache or, to check it, over contiguous
+sequences.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Called with a layer's number, queries ``[T, heads, D]``, keys and values ``[T, kv_heads, D]`` of the new
-tokens; keeps the keys and values and returns what the queries read, ``[T, heads, D]``."""
+"""Called with a layer's index, and queries ``[T, heads, D]``, keys and values ``[T, kv_heads, D]`` of the new
+tokens. Stores the keys and values, and returns the attention output, ``[T, heads, D]``."""
 
 _ROTARY_BASE = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Weight, and bias where it is a LayerNorm; ``[width]`` each."""
+    """Weight and, for a LayerNorm, bias; ``[width]`` each."""
 
     weight: Tensor
     bias: Tensor | None
@@ -45,7 +45,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One transformer layer; ``up`` holds gate and up side by side where the MLP is gated."""
+    """One transformer layer; in a gated MLP, ``up`` holds the gate and up projections together."""
 
     norms: tuple[Norm, ...]
     head_norms: tuple[Norm, ...]
@@ -56,20 +56,20 @@ class Layer:
 
 
 class Model:
-    """A decoder-only transformer of a spec's shapes whose weights are random.
+    """A decoder-only transformer with a spec's shapes and random weights.
 
-    Weights are scaled so that activations stay of the order of one. OPT-350M's norms stand before its blocks
-    here and not behind them, which costs the same.
+    Weights are scaled so that activations stay of the order of one. OPT-350M has pre-norms here instead of
+    its post-norms, which costs the same.
 
     Args:
-        spec: dense, with a key and a value a head.
-        dtype: of weights and activations.
-        device: where they are.
+        spec: dense model with one key and value per KV head.
+        dtype: data type of weights and activations.
+        device: device that holds them.
         longest: tokens of the longest sequence.
-        seed: of the weights.
+        seed: seed of the weights.
 
     Raises:
-        PagesimError: the model has parts that are not built here, or positions for fewer tokens.
+        PagesimError: the model has unsupported parts, or too few positions for ``longest`` tokens.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Model:
         self.table = self._draw((spec.vocab, width), 1.0)
         self.head = self.table if spec.tied else self._draw((spec.vocab, width), 1 / sqrt(width))
         self.positions = self._draw((spec.position_rows, hidden), 1.0) if spec.position_rows else None
-        # OPT's first rows are never looked up.
+        # The first rows of OPT's position table are never looked up.
         self._first_position = max(0, spec.position_rows - spec.max_model_len)
         self.widen = self._linear(hidden, width, bias=False) if width != hidden else None
         self.narrow = self._linear(width, hidden, bias=False) if width != hidden else None
@@ -111,11 +111,11 @@ class Model:
         """Compute the new tokens of an iteration.
 
         Args:
-            tokens: int64 ``[T]``.
-            positions: int64 ``[T]``.
-            last: the rows that are sampled from, int64 ``[S]``.
-            attend: keeps keys and values, and reads them.
-            out: where the logits go, if not to a new tensor.
+            tokens: token ids, int64 ``[T]``.
+            positions: position of each token, int64 ``[T]``.
+            last: rows to sample from, int64 ``[S]``.
+            attend: stores keys and values, and computes attention.
+            out: tensor to write the logits to; by default a new one.
 
         Returns:
             Logits, ``[S, vocab]``.
@@ -124,7 +124,7 @@ class Model:
 
     @torch.inference_mode()
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Run the layers over new tokens, as ``forward`` takes them; return ``[T, hidden]``."""
+        """Run the layers over new tokens, with arguments as in ``forward``; return ``[T, hidden]``."""
         x = embedding(tokens, self.table)
         if self.widen is not None:
             x = self.widen(x)
@@ -133,7 +133,7 @@ class Model:
         for number, layer in enumerate(self.layers):
             first = self._normed(x, layer.norms[0])
             attention = layer.out(self._attention(number, layer, first, positions, attend))
-            if len(layer.norms) == 1:  # attention and MLP side by side
+            if len(layer.norms) == 1:  # attention and MLP in parallel
                 x = x + attention + self._mlp(layer, first)
             else:
                 x = x + attention
@@ -142,7 +142,7 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, x: Tensor, last: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the logits of some rows ``[S]`` of what the layers gave ``[T, hidden]``, ``[S, vocab]``."""
+        """Return the logits ``[S, vocab]`` of rows ``last`` ``[S]`` of the layers' output ``[T, hidden]``."""
         x = x[last]
         if self.final_norm is not None:
             x = self._normed(x, self.final_norm)
@@ -198,11 +198,11 @@ class Model:
 
 
 def check_model(spec: ModelSpec, longest: int) -> None:
-    """Refuse a model that is not built here.
+    """Reject a model that live runs do not support.
 
     Raises:
-        PagesimError: it has experts, latent attention or layers that do not keep every token, or positions
-            for fewer than ``longest`` tokens.
+        PagesimError: the model has experts, latent attention, layers that do not keep every token, or
+            positions for fewer than ``longest`` tokens.
     """
     if spec.moe is not None:
         raise PagesimError(f"model {spec.name} is a mixture of experts; a live run runs dense models only")
@@ -224,6 +224,6 @@ def check_model(spec: ModelSpec, longest: int) -> None:
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return ``[T, heads, D]`` turned by rotary positions, halves paired."""
+    """Apply rotary embedding to ``[T, heads, D]``, pairing the two halves of each head."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -1,4 +1,4 @@
-"""Pools: the keys and values of all layers in blocks on the device, and their swap space in host memory."""
+"""Pools: KV blocks of all layers on the device, and their swap space in host memory."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pagesim.models import ModelSpec
 
 
 class KvPools:
-    """Blocks of the cache, in layout NHD, moved as a plan says.
+    """Blocks of the cache in layout NHD, which can be swapped and copied.
 
     Args:
-        spec: whose layers, KV heads and head size.
-        num_blocks: on the device.
-        host_blocks: in host memory, pinned beside a GPU; 0 for no swap space.
-        block_size: token slots a block.
-        dtype: of keys and values.
-        device: where the blocks are.
-        strategy: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        poisoned: whether unwritten slots hold NaN, so that reading one is found out.
+        spec: model whose layers, KV heads and head size are used.
+        num_blocks: KV blocks on the device.
+        host_blocks: blocks in host memory, pinned if the device is a GPU; 0 for no swap space.
+        block_size: token slots per block.
+        dtype: data type of keys and values.
+        device: device that holds the blocks.
+        strategy: swap strategy, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        poisoned: whether unwritten slots hold NaN, so that reads of them are detected.
 
     Attributes:
-        caches: of each layer its cache, blocks of ``[block_size, kv_heads, D]``.
+        caches: cache of each layer, in blocks of ``[block_size, kv_heads, D]``.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class KvPools:
             self._swaps = make_strategy(strategy, Pools.beside(flat, host_blocks))
 
     def swap_out(self, copies: Sequence[Copy]) -> None:
-        """Move blocks to the host, (device block, host block); what is launched next waits for it."""
+        """Move blocks to the host, as (device block, host block); later launches wait for it."""
         assert self._swaps is not None, "there is no swap space"
         self._swaps.swap_out(copies).join()
 
     def swap_in(self, copies: Sequence[Copy]) -> None:
-        """Bring blocks back, (host block, device block); what is launched next waits for it."""
+        """Move blocks back, as (host block, device block); later launches wait for it."""
         assert self._swaps is not None, "there is no swap space"
         self._swaps.swap_in(copies).join()
 
     def swap_by_layer(self, out: Sequence[Copy], back: Sequence[Copy]) -> LayerSwap:
-        """Move blocks out and then back, layer by layer; a layer that is joined waits for its own alone."""
+        """Move blocks out and then back, layer by layer; joining a layer waits for its blocks only."""
         assert self._swaps is not None, "there is no swap space"
         return LayerSwap(self._swaps, len(self.caches), out=out, back=back)
 
     def copy(self, copies: Sequence[Copy]) -> None:
-        """Copy blocks on the device, (from, to), in every layer."""
+        """Copy blocks on the device in every layer, as (from, to)."""
         copy_blocks(self._blocks, torch.tensor(copies, dtype=torch.int64).to(self.device))

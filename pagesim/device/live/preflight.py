@@ -1,4 +1,4 @@
-"""Fit: whether a live run can be done here at all, said before anything is allocated."""
+"""Preflight checks: whether a live run is possible on this machine, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pagesim.sizing import Capacity
 MAX_BLOCK_SIZE = 4096
 
 _WORKSPACE = 1 * GIB
-"""On a GPU, for CUDA, cuBLAS, the staging of swaps and what compiled kernels take."""
+"""Bytes on a GPU for CUDA, cuBLAS, the staging of swaps and compiled kernels."""
 
 
 def check_options(
@@ -34,10 +34,10 @@ def check_options(
     cuda_graphs: bool,
     swap: str,
 ) -> None:
-    """Refuse what is not built.
+    """Reject options that live runs do not support.
 
     Raises:
-        PagesimError: it is; the sentence names the option.
+        PagesimError: an option is not supported; the message names it.
     """
     if attention not in KINDS:
         raise PagesimError(f"attention is {attention!r}; it must be one of {', '.join(KINDS)}")
@@ -77,17 +77,17 @@ def check_options(
 
 
 def dtype_on(device: str, kv_dtype: str) -> torch.dtype:
-    """Return the type of weights and cache: fp32 on a CPU, else that of the cache, ``fp16`` or ``bf16``."""
+    """Return the data type of weights and cache: fp32 on a CPU, else ``kv_dtype`` (``fp16`` or ``bf16``)."""
     if device == "cpu":
         return torch.float32
     return torch.bfloat16 if kv_dtype == "bf16" else torch.float16
 
 
 def check_block_size(block_size: int) -> None:
-    """Refuse blocks that the kernels do not take.
+    """Reject block sizes that the kernels do not support.
 
     Raises:
-        PagesimError: the size is no power of two, or above the largest.
+        PagesimError: the size is not a power of two, or is above `MAX_BLOCK_SIZE`.
     """
     if block_size > MAX_BLOCK_SIZE or block_size & (block_size - 1):
         raise PagesimError(
@@ -105,10 +105,10 @@ def check_memory(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Refuse weights and a cache that this machine has no room for; the null block is no row of the cache.
+    """Reject weights and a cache that do not fit into memory; null blocks take none.
 
     Raises:
-        CapacityError: the sentence says what is needed, what is there, and which option makes it less.
+        CapacityError: they do not fit; the message gives needed and free memory, and an option to change.
     """
     item = dtype.itemsize
     block = 2 * spec.layers * spec.kv_heads * spec.head_dim * sized.block_size * item
@@ -116,7 +116,7 @@ def check_memory(
     activations = activation_bytes * item // 2
     cache, host = sized.num_blocks * block, host_blocks * block
     on_gpu = device.type == "cuda"
-    if on_gpu:  # what an earlier run in this process left behind is free, too
+    if on_gpu:  # free what an earlier run in this process left behind
         gc.collect()
         torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()

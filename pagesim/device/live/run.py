@@ -1,4 +1,4 @@
-"""A live run: the loop of `pagesim.api.run`, over an executor that really does it."""
+"""A live run: the loop of `pagesim.api.run` over an executor that runs iterations on a device."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ def run_live(
     progress: ProgressCallback | None = None,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Replay a trace under one policy, every iteration really carried out on a device.
+    """Replay a trace under one policy, running every iteration on a device.
 
-    Scheduler and memory are those of `pagesim.simulate`; virtual time advances by what the device took.
+    Scheduler and memory are those of `pagesim.simulate`; virtual time advances by the device's measured time.
     Weights and token ids are random, from the system's seed.
 
     Args:
-        system: what serves, as for `pagesim.api.run`; a `Scenario` is kept with the result. Its ``gpu`` sizes
-            the cache unless ``num_blocks`` does. Its ``cost`` only prices preemptions under ``auto``.
-            Without ``cpu_blocks`` the swap space is the usual one, but no larger than the cache.
+        system: deployment to run, as for `pagesim.api.run`; a `Scenario` is stored with the result. Its
+            ``gpu`` sizes the cache unless ``num_blocks`` is given. Its ``cost`` only prices preemptions under
+            ``auto``. Without ``cpu_blocks``, swap space has its default size, but at most that of the cache.
         trace: the requests.
-        device: ``cpu`` or ``cuda``; unless given, cuda where there is one.
+        device: ``cpu`` or ``cuda``; by default ``cuda`` if available.
         attention: ``paged``, or ``gather`` to copy every context into a padded batch first in every step.
-        cuda_graphs: whether iterations that only decode are CUDA graphs; on cuda, with ``paged``.
-        swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        swap_by_layer: whether the blocks of a layer cross while the layers before it compute.
-        check: whether sequences are compared, between iterations, with the same ones computed in one piece.
-        progress: for a progress bar.
-        observers: called between iterations, while the clock does not run.
+        cuda_graphs: whether decode-only iterations run as CUDA graphs; on cuda, with ``paged``.
+        swap: swap strategy, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        swap_by_layer: whether a layer's blocks are swapped while the layers before it compute.
+        check: whether to compare sequences between iterations with the same ones computed contiguously.
+        progress: callback for a progress bar.
+        observers: observers called between iterations, while the clock is stopped.
 
     Returns:
-        As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
-        took; ``summary["clock"]`` is ``measured``, and ``summary["live"]`` says on what, and what a check
-        found.
+        A result like that of `pagesim.simulate`. ``steps`` has one row per iteration, with the times of its
+        parts. ``summary["clock"]`` is ``measured``, and ``summary["live"]`` describes the device and the
+        result of a check.
 
     Raises:
         PagesimError: torch or the device is missing, the model cannot be run or does not fit, or an option is
-            off; the sentence says what to do.
+            invalid; the message says what to do.
     """
     device = selection.device(device)
     import torch
@@ -91,7 +91,7 @@ def run_live(
     if "async_scheduling" in config.scheduler.Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
         notes = ("a live run has one batch in flight: async_scheduling is off",)
-    # Its requests come from this process: there is no server in front.
+    # Requests come from this process, without a server in front.
     system = system.model_copy(update={"frontend": "0"})
     config = EngineConfig(system)
 
@@ -145,19 +145,19 @@ def carry_out(
     equip: Callable[[Scheduler, Capacity, Trace], MeasuredExecutor],
     **options: Any,
 ) -> tuple[Result, MeasuredExecutor]:
-    """Replay a trace over an executor that carries it out; return the result and the executor.
+    """Replay a trace over a measured executor; return the result and the executor.
 
     Args:
-        system: what serves.
+        system: deployment to run.
         trace: the requests.
         equip: makes the executor, ready to begin.
-        **options: of `pagesim.api.run`.
+        **options: options of `pagesim.api.run`.
     """
     made: list[MeasuredExecutor] = []
 
     def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
         made.append(equip(scheduler, sized, served))
-        # What was made until now is not looked through again while the clock runs.
+        # Keep the garbage collector from scanning existing objects while the clock runs.
         gc.collect()
         gc.freeze()
         return made[0]
@@ -182,7 +182,7 @@ def _equipped(
     swap_by_layer: bool,
     check: bool,
 ) -> MeasuredExecutor:
-    """Return an executor with weights and pools, warmed up."""
+    """Return a warmed-up executor with weights and pools."""
     from pagesim.device.live.check import Checker
     from pagesim.device.live.executor import MeasuredExecutor
     from pagesim.device.live.graphs import DecodeGraphs
@@ -195,7 +195,7 @@ def _equipped(
     system, policy = config.system, config.policy
     spec = model(system.model)
     check_model(spec, longest)
-    # v1 never swaps, and what is reserved is never preempted.
+    # v1 never swaps, and sequences with reserved memory are never preempted.
     swaps = policy.reservation == "on-demand" and policy.scheduler != "vllm-v1"
     host_blocks = sized.cpu_blocks if swaps else 0
     check_memory(
@@ -227,7 +227,7 @@ def _equipped(
         attention=attention,
         swap_by_layer=swap_by_layer,
     )
-    # The scheduler has resolved what the options leave out; one with static batches has neither limit.
+    # The scheduler has resolved options left open; static batching has neither limit.
     most = getattr(scheduler, "max_num_seqs", 256)
     if cuda_graphs:
         executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)
@@ -238,7 +238,7 @@ def _equipped(
 
 
 def _longest(served: Trace, max_model_len: int) -> int:
-    """Return the tokens of the longest sequence whose keys and values are kept."""
+    """Return the tokens of the longest sequence whose keys and values are stored."""
     if not len(served):
         return 1
     # A static batch is padded to its longest prompt and its longest answer.
@@ -247,6 +247,6 @@ def _longest(served: Trace, max_model_len: int) -> int:
 
 
 def _parts(executor: MeasuredExecutor) -> dict[str, list[Any]]:
-    """Return the columns that a live run adds to the table of steps."""
+    """Return the columns that a live run adds to ``steps``."""
     names = ("prepare_s", "move_s", "compute_s", "prompt_tokens", "decode_sequences", "decode_context")
     return {name: [getattr(record, name) for record in executor.records] for name in names}

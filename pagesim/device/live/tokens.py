@@ -1,8 +1,8 @@
-"""Tokens: which token ids a sequence consists of, as a function of where they come from.
+"""Tokens: a sequence's token ids, as a function of their origin.
 
-A token is drawn by chance from the seed, its place, and a *name* of what stands there: a request's prompt, a
-sample's answer, or a segment of content that several requests share. So equal prompts have equal tokens, the
-samples of a request differ, and any part of any sequence can be told again at any time, without a record.
+A token is a hash of the seed, its position, and a *name* of the text it belongs to: a request's prompt, a
+sample's answer, or a segment of content that several requests share. So equal prompts have equal tokens and
+the samples of a request differ. Any part of any sequence can be reproduced at any time without a record.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Tokens:
     """The token ids of all sequences of a run.
 
     Args:
-        vocab: ids are from 0 to this, not included.
-        seed: of all of them.
+        vocab: exclusive upper bound of the ids.
+        seed: seed of all token ids.
     """
 
     def __init__(self, vocab: int, seed: int) -> None:
         self.vocab = vocab
         self.seed = seed
-        # Of beams that took over another one's tokens: what stands up to where, (end, name).
+        # For beams that took over another's tokens: their segments as (end, name).
         self._taken_over: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def answer(self, request: EngineRequest, number: int) -> int:
-        """Return the name of what a sample of a request generates."""
+        """Return the name of the answer that a request's sample generates."""
         if request.content is not None:
             answer: int = request.content.answer
             return answer
@@ -80,7 +80,7 @@ class Tokens:
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return well mixed bits of each number (splitmix64); overflow is meant."""
+    """Hash each number (splitmix64); overflow is intended."""
     x = (x ^ (x >> np.uint64(30))) * _FIRST
     x = (x ^ (x >> np.uint64(27))) * _SECOND
     return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Warm-up: everything runs once before the clock does, so that no iteration pays for compiling or loading."""
+"""Warm-up: run everything once before timing, so that no iteration pays for compiling or loading."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pagesim.device.live.executor import MeasuredExecutor
 
 
 def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int) -> None:
-    """Run batches of many sizes that keep nothing, and swap and copy blocks that hold nothing yet.
+    """Run batches of many sizes without storing KV, and swap and copy blocks that are still empty.
 
     Args:
-        executor: before its first iteration.
-        most_sequences: that may decode at once.
-        most_tokens: of prompts in an iteration.
+        executor: executor before its first iteration.
+        most_sequences: most sequences that may decode at once.
+        most_tokens: most prompt tokens in an iteration.
     """
     on_gpu = executor.pools.device.type == "cuda"
     longest = executor.longest
     decodes = _sizes(min(most_sequences, 256)) if on_gpu else [1, 3]
     prompts = _sizes(most_tokens) if on_gpu else [2, 17]
     for batch in decodes:
-        # No longer than the cache can hold: a batch that is gathered takes as much memory again.
+        # Contexts must fit into the cache, since a gathered batch takes as much memory again.
         held = min(longest, executor.pools.num_blocks * executor.pools.block_size // batch)
         for context in {1, max(1, held)}:
             _run(executor, [1] * batch, context)
@@ -40,13 +40,13 @@ def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int
 
 
 def _sizes(most: int) -> list[int]:
-    """Return powers of two up to ``most``, numbers that are none, and ``most``."""
+    """Return powers of two up to ``most``, some numbers between them, and ``most``."""
     powers = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
     return sorted({*powers, *(3 * power for power in powers if 3 * power <= most), most})
 
 
 def _columns(executor: MeasuredExecutor, new: list[int], context: int) -> Columns:
-    """Return sequences with so many new tokens of a context; all of their blocks are block 0."""
+    """Return sequences with the given new tokens and context, whose blocks are all block 0."""
     width = table_width(-(-context // executor.pools.block_size))
     return columns_alike(new, context, np.zeros((len(new), width), np.int32))
 
@@ -58,7 +58,7 @@ def _run(executor: MeasuredExecutor, new: list[int], context: int) -> None:
 
 
 def _try_splits(executor: MeasuredExecutor) -> None:
-    """Run the decode kernel in one pass and in splits: they differ where splits are 1, or divide by 16."""
+    """Run the decode kernel with 1, 2 and 16 splits; 1 and multiples of 16 are compiled separately."""
     spec, pools = executor.model.spec, executor.pools
     batch = executor.staging.put(_columns(executor, [1], executor.longest))
     queries = torch.zeros(
