@@ -192,7 +192,7 @@ class AttentionSpans:
         return closed
 
     def ahead(self) -> list[tuple[int, int, int]]:
-        """Return, per span, the tokens read in the next step, their growth per step, and its duration."""
+        """Return, per span, what `SpanReads.at` returns for the next step."""
         steps = self._memory.steps + 1
         return [span.at(steps) for span in self._spans]
 

@@ -125,7 +125,7 @@ class ContinuousBatching(Scheduler):
             too_long = batch.batched_tokens + length > self.max_num_batched_tokens
             if not fits or too_long or not self.may_join(request):
                 if self.running:
-                    # In the next iteration only the token budget is freed again, not memory or slots.
+                    # In the next iteration, token budget becomes available again, but not memory or slots.
                     self.must_replan = fits and too_long
                     return
                 # No running request will ever free memory or tokens, so it can never be admitted.

@@ -65,7 +65,7 @@ class Scheduler(SchedulerTraits):
         widest: largest number of samples of any expected request.
         must_replan: whether the next iteration must be planned in any case.
         parks: ledger entries for blocks that only requests of `held_without_running` hold.
-        unreported: whether the workers have not been told of all finished requests yet, in an engine that
+        unreported: whether finished requests are still to be reported to the workers, in an engine that
             makes an empty plan just for that.
         connector: KV connector that moves KV to and from other places; None without one.
         forks: requests whose beams fork.

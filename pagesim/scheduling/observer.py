@@ -77,7 +77,7 @@ class Observer:
         """From this iteration on, a request's memory follows from its length in a different way."""
 
     def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
-        """Requests get one or more tokens each at ``now``; called only if they decode apart."""
+        """Requests get one or more tokens each at ``now``; called only with `Scheduler.decodes_apart`."""
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
         """A dropped beam is replaced by a fork of a survivor; called between two iterations."""
@@ -86,7 +86,7 @@ class Observer:
         """A request gets its last token at ``now``; it still holds its memory, and its interval ends."""
 
     def samples_finished(self, request: EngineRequest, now: int) -> None:
-        """Some samples of a request, `Family.ended`, have their last tokens; the others go on."""
+        """Some samples of a request, `Family.ended`, have their last tokens; the others continue."""
 
     def left(self, row: int, now: int, status: Status) -> None:
         """A request left the engine without a call of `finished`, such as one given up or aborted."""

@@ -54,7 +54,7 @@ class SchedulerTraits:
     """Whether it supports allocators from plug-ins."""
 
     memory_reason: ClassVar[str] = ""
-    """Why it needs these allocators, for the message that rejects others."""
+    """Why it needs these reservations and allocators, for the message that rejects others."""
 
     null_blocks: ClassVar[int] = 0
     """Number of blocks in the cache that no sequence ever holds."""

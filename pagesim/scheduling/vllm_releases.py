@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pagesim.scheduling.options import Machine
 
 GIB = 1 << 30
-"""Bytes."""
+"""Bytes per GiB."""
 
 
 @dataclass(frozen=True, slots=True)
