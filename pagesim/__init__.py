@@ -62,7 +62,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # pandas takes half a second to import; the command line's --help shall not wait for it.
+    # pandas takes half a second to import; the command line's --help should not wait for it.
     if name in _HOMES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""The public API: replay a trace under a policy, or under several, and get tables."""
+"""The public API: replay a trace under one or several policies and get tables."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace
 
-if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
+if TYPE_CHECKING:  # pandas is slow to import and needed only once a table is accessed
     import pandas as pd
 
 Rows = Literal["none", "stretches", "iterations"]
-"""What the steps table holds: nothing, a row a stretch of like iterations, or a row an iteration."""
+"""What the steps table holds: nothing, one row per stretch of similar iterations, or one per iteration."""
 
 
 def simulate(
@@ -50,16 +50,16 @@ def simulate(
     """Replay a trace under one policy.
 
     Args:
-        trace: requests; a DataFrame with the columns of a trace file; or what `make_trace` takes, a bundled
-            workload's name or a path.
-        policy: a name of `POLICIES`.
-        steps: what the result's ``steps`` table holds.
-        observers: told what happens in the engine; they change nothing.
-        **options: the fields of `System`, such as ``model="opt-13b"``, ``num_blocks=983`` or
+        trace: requests as a `Trace`, a DataFrame with the columns of a trace file, or the name of a bundled
+            workload or a path, as for `make_trace`.
+        policy: a name from `POLICIES`.
+        steps: granularity of the result's ``steps`` table.
+        observers: callbacks for what happens in the engine; they change nothing.
+        **options: fields of `System`, such as ``model="opt-13b"``, ``num_blocks=983`` or
             ``window="300:900"``.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+        PagesimError: an option, the trace or their combination is invalid; the message says what to do.
 
     Example:
         >>> import pagesim as ps
@@ -79,13 +79,13 @@ def compare(
     steps: Rows = "stretches",
     **options: Any,
 ) -> dict[str, Result]:
-    """Replay one trace under several policies; return the results by policy, in their order.
+    """Replay one trace under several policies and return the results by policy, in the given order.
 
     Args:
         trace: as for `simulate`.
-        policies: names of `POLICIES`.
+        policies: names from `POLICIES`.
         steps: as for `simulate`.
-        **options: as for `simulate`; what only some policies can use goes to those.
+        **options: as for `simulate`; options that only some policies support are passed only to those.
 
     Raises:
         PagesimError: as `simulate`.
@@ -109,18 +109,18 @@ def run(
     observers: Sequence[Observer] = (),
     tables: bool = False,
 ) -> Result:
-    """Replay a trace on a system; what `simulate` and the command line call.
+    """Replay a trace on a system; `simulate` and the command line call this.
 
     Args:
-        system: what serves; a `Scenario` is kept with the result so that it can be run again.
-        trace: the requests.
-        steps: what the result's ``steps`` table holds.
-        progress: for a progress bar.
-        cost: predicts iterations in place of the cost model that the system names.
-        executor: what carries out the iterations; left out, a cost model predicts them.
-        timeline: an observer of the run; ``every`` as ``steps`` says.
-        observers: further ones, called after the recorder.
-        tables: whether blocks have numbers although nothing looks at them; what is decided is the same.
+        system: deployment to simulate; a `Scenario` is kept with the result so that it can be run again.
+        trace: requests to serve.
+        steps: granularity of the result's ``steps`` table.
+        progress: callback for a progress bar.
+        cost: cost model to use in place of the one that the system names.
+        executor: factory of what executes the iterations; by default a cost model predicts them.
+        timeline: timeline to record; its ``every`` must agree with ``steps``.
+        observers: further observers, called after the recorder.
+        tables: whether to keep block tables even if nothing reads them; decisions are the same.
     """
     started = time.perf_counter()
     option, engines = engines_of(system)
@@ -167,7 +167,7 @@ def run(
     of_engine, rows, tiers = server.summary(), server.recorder.rows, server.tiers
     notes = (*setting.notes(), *server.leak_notes())
     table.forget_arrivals()
-    del server, arrivals  # a long run's arrivals are a good part of all that it holds
+    del server, arrivals  # a long run's arrivals take a large part of its memory
     of_requests, columns = setting.summary(log)
     summary: dict[str, Any] = {
         "policy": system.policy,
@@ -215,7 +215,7 @@ def trace_of(scenario: Scenario) -> Trace:
 
 
 def as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
-    """Return what may be given as a trace as one.
+    """Convert any accepted form of a trace to a `Trace`.
 
     Raises:
         PagesimError: a column is missing or unknown, or a file cannot be read.
@@ -242,9 +242,9 @@ def as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
 
 
 def peak_rss_mb() -> float:
-    """Return the most memory that this process has held, in MB."""
-    # Linux counts what a process held before it became this program, as a copy of the one that started it, in
-    # getrusage, and not here.
+    """Return this process's peak resident memory, in MB."""
+    # On Linux, getrusage also counts the memory of the parent's copy from before this program was executed;
+    # /proc/self/status does not.
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text(encoding="utf-8").splitlines():

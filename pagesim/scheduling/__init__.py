@@ -1,4 +1,4 @@
-"""Scheduling: which requests an iteration serves, decided as the real engines decide it."""
+"""Scheduling: which requests an iteration serves, decided as in the real engines."""
 
 from pagesim.scheduling.arrivals import NEVER, Arrivals
 from pagesim.scheduling.batch import Batch, Choice

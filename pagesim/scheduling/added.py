@@ -1,4 +1,4 @@
-"""Arrivals of which a scheduler learns one at a time: a router's, or those of a closed loop."""
+"""Arrivals that become known to a scheduler one at a time: from a router or a closed loop."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pagesim.scheduling.request import Family
 
 
 class AddedArrivals(Arrivals):
-    """The requests that one engine has been given so far, a row more for each.
+    """The requests that one engine has been given so far; each appends a row.
 
     Args:
-        whole: all that there are.
+        whole: all requests of the trace.
     """
 
     def __init__(self, whole: Arrivals) -> None:
         self.whole = whole
         self._index = array("q")
-        self._content: dict[int, Content] = {}  # of those that wait for their turn
-        self._place: dict[int, int] = {}  # by row
+        self._content: dict[int, Content] = {}  # by index, until the request is made
+        self._place: dict[int, int] = {}  # indices by row of the trace
         self.row, self.ticks, self.prompt, self.output, self.samples = (
             column[:0] for column in (whole.row, whole.ticks, whole.prompt, whole.output, whole.samples)
         )
@@ -29,7 +29,7 @@ class AddedArrivals(Arrivals):
         self._contents = whole._contents
 
     def add(self, index: int, ticks: int) -> None:
-        """Add a request that arrives at an instant; all are added in the order in which they arrive."""
+        """Add a request that arrives at ``ticks``; requests must be added in order of arrival."""
         whole = self.whole
         row = whole.row[index]
         self._place[row] = len(self._index)
@@ -56,4 +56,4 @@ class AddedArrivals(Arrivals):
         return self.whole.family_of(self._index[index])
 
     def content_of(self, index: int) -> Content | None:
-        return self._content.pop(index, None)  # a request is made once
+        return self._content.pop(index, None)  # each request is made only once

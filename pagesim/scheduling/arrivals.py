@@ -1,4 +1,4 @@
-"""Arrivals: the requests to come, in columns."""
+"""Arrivals: the expected requests, stored in columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.workloads.trace import IntColumn, Trace
 Kind = TypeVar("Kind", bound=EngineRequest)
 
 NEVER: Final = (1 << 62) - 1
-"""Later than any instant of a simulation, in ticks."""
+"""Time later than any in a simulation, in ticks."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -27,11 +27,11 @@ class Arrivals:
 
     Args:
         trace: requests in order of arrival.
-        rows: the rows of the trace that take part, ``[N]``, rising; the others were rejected at submission.
-        drop: the probability that a beam is dropped at a token.
-        seed: of the beams.
-        contents: of these requests, by row; None where nothing looks for prefixes.
-        request_of: for each row the request that it is a sample of, ``[N]``; None where each is one.
+        rows: trace rows to serve, ``[N]``, ascending; all others were rejected at submission.
+        drop: probability that a beam is dropped at a token.
+        seed: random seed of beam searches and draws.
+        contents: contents of the requests, by row; None if no prefixes are looked up.
+        request_of: the request that each row is a sample of, ``[N]``; None if each row is its own request.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Arrivals:
 
     @property
     def next_send(self) -> int:
-        """When a request is sent that is not among these yet, in ticks, if none is over before."""
+        """When the next request that is not among these yet is sent, in ticks, if none finishes before."""
         return NEVER
 
     def index_of(self, row: int) -> int:
@@ -82,7 +82,7 @@ class Arrivals:
     def request(self, index: int, kind: type[Kind]) -> Kind: ...
 
     def request(self, index: int, kind: type[EngineRequest] = EngineRequest) -> EngineRequest:
-        """Return the request of an index; contents are asked for in the order of the arrivals."""
+        """Return the request at an index; contents must be requested in order of arrival."""
         samples = self.samples[index]
         return kind(
             index,
@@ -95,11 +95,11 @@ class Arrivals:
         )
 
     def priority_of(self, index: int) -> int:
-        """Return a request's priority, as its trace has it; a scheduler says which comes first."""
+        """Return a request's priority from the trace; the scheduler defines which value comes first."""
         return 0 if self._priority is None else self._priority[index]
 
     def draw_seed(self, index: int) -> int:
-        """Return what the draws of a request are seeded with, apart from those of all others."""
+        """Return the random seed of a request's draws, different for each request."""
         row = self.row[index]
         request, sample = row, 0
         if self._request_of is not None:
@@ -115,7 +115,7 @@ class Arrivals:
         )
 
     def content_of(self, index: int) -> Content | None:
-        """Return what a request's tokens are."""
+        """Return a request's content; None if no prefixes are looked up."""
         return None if self._contents is None else self._contents.of(self.row[index])
 
     def beams_of(self, index: int) -> BeamSearch | None:

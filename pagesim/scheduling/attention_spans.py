@@ -1,7 +1,7 @@
-"""Attention spans: what layers read that look back on some tokens only, summed over the sequences that run.
+"""Attention spans: tokens read by layers that attend to a limited span, summed over running sequences.
 
-A sequence that decodes is one token longer after every step of growth, so it has ``base + steps`` tokens. It
-enters once and leaves once, however long it decodes.
+A decoding sequence grows by one token per step, so it has ``base + steps`` tokens. It enters once and leaves
+once, however long it decodes.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from typing import Protocol
 from pagesim.kvcache import BlockManager
 
 UNBOUNDED = 1 << 40
-"""More steps than any run takes."""
+"""More steps than any run has."""
 
 
 class SpanReads(Protocol):
-    """How far back layers look, and the decoding sequences that they read."""
+    """The attention span of some layers, and the decoding sequences that they read."""
 
     def read(self, length: int) -> int:
-        """Return the tokens that the last token of a sequence attends to, itself included."""
+        """Return how many tokens the last token of a sequence attends to, itself included."""
 
     def pairs(self, tokens: int) -> int:
-        """Return over the first tokens of a sequence the pairs of one and another that it attends to."""
+        """Return the number of (query, key) pairs over the first ``tokens`` tokens of a sequence."""
 
     def enter(self, base: int) -> None:
-        """Count a sequence that decodes from now on."""
+        """Add a sequence that starts to decode."""
 
     def leave(self, base: int) -> None:
-        """Count it no longer."""
+        """Remove a sequence that entered before."""
 
     def at(self, steps: int) -> tuple[int, int, int]:
-        """Return what all read after so many steps, never fewer than were asked for before.
+        """Return what all sequences read after ``steps`` steps, which must never decrease between calls.
 
         Returns:
-            The tokens that they read together; what that grows by each step; and for how many steps it does,
+            The tokens that all of them read; by how many that grows per step; and for how many steps it does,
             this one included.
         """
 
 
 class LastTokens:
-    """Layers that read the last tokens, or as many wherever they are: the smaller of length and size.
+    """Layers that read the last ``size`` tokens, or any ``size`` of them: the minimum of length and size.
 
     Args:
-        size: tokens, at least 1.
+        size: span in tokens, at least 1.
     """
 
     __slots__ = ("_full", "_full_from", "_growing", "_sum", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._growing: list[int] = []  # the bases of sequences that are shorter, in order
-        self._sum = 0  # of these
-        self._full = 0  # sequences that are not
-        self._full_from = size  # their bases are this or more
+        self._growing: list[int] = []  # sorted bases of sequences shorter than the size
+        self._sum = 0  # of these bases
+        self._full = 0  # number of the other sequences
+        self._full_from = size  # their bases are at least this
 
     def read(self, length: int) -> int:
         return min(length, self.size)
@@ -85,7 +85,7 @@ class LastTokens:
             self._sum -= growing.pop()
             self._full += 1
         read = self._sum + len(growing) * steps + self._full * self.size
-        # The longest of them still grows by the step in which it gets as long as the size.
+        # The longest of them still grows in the step in which its length reaches the size.
         return read, len(growing), full_from - growing[-1] + 1 if growing else UNBOUNDED
 
 
@@ -93,14 +93,14 @@ class SinceChunk:
     """Layers that read the tokens since the last multiple of a size.
 
     Args:
-        size: tokens, at least 1.
+        size: chunk size in tokens, at least 1.
     """
 
     __slots__ = ("_places", "_sum", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # Of each sequence, in order, the place of its last token in a chunk after 0 steps, or any multiple.
+        # Sorted positions of the last tokens within their chunks, after 0 steps or any multiple of the size.
         self._places: list[int] = []
         self._sum = 0
 
@@ -126,7 +126,7 @@ class SinceChunk:
         if not places:
             return 0, 0, UNBOUNDED
         passed = steps % size
-        # Those from here on have begun another chunk than after 0 steps.
+        # Sequences from this index on have begun another chunk than after 0 steps.
         later = bisect_left(places, size - passed)
         read = self._sum + len(places) * (passed + 1) - (len(places) - later) * size
         last = places[later - 1] if later else places[-1] - size
@@ -134,11 +134,11 @@ class SinceChunk:
 
 
 class AttentionSpans:
-    """What an iteration reads within each of several spans; a scheduler says what it computes.
+    """Counts what an iteration reads within each of several spans; a scheduler reports what it computes.
 
     Args:
-        spans: in the order in which they are told of.
-        memory: that counts the steps of growth.
+        spans: attention spans, in the order in which results are returned.
+        memory: block manager, whose ``steps`` counts the steps.
     """
 
     __slots__ = ("_alone", "_memory", "_pairs", "_prompts", "_spans", "_started")
@@ -149,22 +149,22 @@ class AttentionSpans:
         self._begin()
 
     def enter(self, base: int) -> None:
-        """Count a sequence of ``base + BlockManager.steps`` tokens that decodes from now on."""
+        """Add a sequence of ``base + BlockManager.steps`` tokens that starts to decode."""
         for span in self._spans:
             span.enter(base)
 
     def leave(self, base: int) -> None:
-        """Count it no longer."""
+        """Remove a sequence that entered before."""
         for span in self._spans:
             span.leave(base)
 
     def compute(self, before: int, tokens: int, *, starts: bool) -> None:
-        """Note a chunk of a prompt in the iteration at hand.
+        """Record a chunk of a prompt in the current iteration.
 
         Args:
-            before: tokens of the sequence that were computed or found before.
-            tokens: of the chunk.
-            starts: whether it is the last one, so that the sequence has entered already.
+            before: tokens of the sequence that were computed or cached before.
+            tokens: tokens in the chunk.
+            starts: whether it is the last chunk, in which case the sequence has entered already.
         """
         self._prompts += 1
         for number, span in enumerate(self._spans):
@@ -173,16 +173,16 @@ class AttentionSpans:
                 self._started[number] += span.read(before + tokens)
 
     def decode(self, length: int) -> None:
-        """Note a sequence that gets as long in the iteration at hand, and has not entered."""
+        """Record a sequence that reaches ``length`` tokens in the current iteration and has not entered."""
         for number, span in enumerate(self._spans):
             self._alone[number] += span.read(length)
 
     def close(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """End the iteration at hand, whose step of growth has been taken.
+        """End the current iteration, after its step was counted.
 
         Returns:
-            By span the tokens that decoding sequences read, by span the pairs of prompts, and how many
-            prompts, or chunks of one, are computed.
+            The tokens that decoding sequences read, per span; the query-key pairs of prompts, per span; and
+            the number of prompts, or chunks of them, that are computed.
         """
         steps = self._memory.steps
         apart = zip(self._spans, self._started, self._alone, strict=True)
@@ -192,7 +192,7 @@ class AttentionSpans:
         return closed
 
     def ahead(self) -> list[tuple[int, int, int]]:
-        """Return, by span, what the next step reads, what that grows by each step, and for how many."""
+        """Return, per span, what `SpanReads.at` returns for the next step."""
         steps = self._memory.steps + 1
         return [span.at(steps) for span in self._spans]
 

@@ -1,4 +1,4 @@
-"""Batch: what one iteration computes, and what happened to memory on the way to it."""
+"""Batch: what one iteration computes, and how its planning changed memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.request import EngineRequest
 
-if TYPE_CHECKING:  # jobs are of requests, too
+if TYPE_CHECKING:  # jobs import requests, too
     from pagesim.scheduling.offload.jobs import Transfers
 
 
 class Choice(NamedTuple):
-    """How a victim was preempted, where that was free to choose.
+    """How a victim was preempted when the scheduler could choose.
 
     Attributes:
-        request: the victim, of one sample.
+        request: the victim, which has one sample.
         swaps: whether it was swapped out; if not, it is recomputed.
-        blocks: that it held.
-        swap, recompute: what either costs, in ticks.
+        blocks: blocks that it held.
+        swap, recompute: costs of the two alternatives, in ticks.
     """
 
     request: EngineRequest
@@ -30,16 +30,16 @@ class Choice(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one request computes in an iteration, where that does not follow from its length.
+    """What one request computes in an iteration, if that does not follow from its length.
 
     Attributes:
-        request: one that runs in the iteration.
-        order: its `SequenceGroup.order` then.
-        computed: tokens that were computed before.
-        tokens: that it computes now, drafts included.
-        drafts: how many of them are.
-        outputs: tokens that it is going to have from this iteration; no decision looks at it.
-        accepted: drafts that are accepted, those behind its last token included; likewise.
+        request: a request that runs in the iteration.
+        order: its `SequenceGroup.order` at that time.
+        computed: tokens computed before.
+        tokens: tokens computed in this iteration, draft tokens included.
+        drafts: how many of them are draft tokens.
+        outputs: tokens that this iteration will generate for it; no decision looks at them.
+        accepted: accepted draft tokens, including those after its last token; no decision looks at them.
     """
 
     request: EngineRequest
@@ -52,46 +52,46 @@ class Share(NamedTuple):
 
 
 class Batch:
-    """One planned iteration; to a cost model its `IterationShape`.
+    """One planned iteration; cost models see it as an `IterationShape`.
 
     Attributes:
-        prompts: requests admitted in this iteration, of which a prompt (or what must be recomputed) runs.
-        incomplete: those of them of which only a first chunk runs.
-        completed: requests admitted before, of which the last chunk runs.
-        chunks: what prompts compute, as (request, tokens), where memory gives blocks back before the end.
-        loading: requests that took the blocks into which they are loaded from a tier.
+        prompts: requests admitted in this iteration, whose prompt (or tokens to recompute) is prefilled.
+        incomplete: those of ``prompts`` of which only a first chunk runs.
+        completed: requests admitted earlier whose last chunk runs.
+        chunks: prompt tokens computed, as (request, tokens), if memory frees blocks before a request ends.
+        loading: requests that allocated the blocks into which their KV is loaded from a tier.
         resumed: requests that came back from the swap space.
-        skipped: decoding requests that get no token, because the budget did not reach.
-        served_again: requests that were skipped and get a token again.
-        recomputed: requests that lost their memory and wait again.
+        skipped: decoding requests that get no token because the token budget is used up.
+        served_again: requests that were skipped before and get a token again.
+        recomputed: preempted requests that lost their memory and wait again.
         swapped_out: requests that moved to the swap space.
-        choices: how victims were preempted, where that was free to choose.
-        unschedulable: requests that can never go on, and why; they leave with what they have.
-        never_freed: requests that got memory back which the real engine would never free.
+        choices: how victims were preempted when the scheduler could choose.
+        unschedulable: requests that can never continue, and why; they leave with the tokens they have.
+        never_freed: requests whose memory was freed although the real engine would never free it.
         ignored: requests that the real engine drops when their turn comes.
         decodes: whether every running request gets a token; if not, prompts run alone and the others wait.
-        launches: whether the model is run even if there is nothing to compute.
-        counts_empty: whether an iteration that computes and moves nothing is one all the same, of no length,
-            if a request lost its place in it.
-        reports: whether it tells the workers of requests that are over, and is an iteration for that alone.
-        sequences: that the running requests consist of.
+        launches: whether the model runs even if there is nothing to compute.
+        counts_empty: whether a batch that computes and moves nothing still counts as an iteration of zero
+            length if a request was preempted or ignored in it.
+        reports: whether it tells the workers of finished requests, which alone makes it an iteration.
+        sequences: sequences of the running requests.
         decoding: those of them that get a token and have had one before.
-        discarded: requests of these that are over already, though that was not known: their token is thrown
-            away.
-        drafts: tokens that are drafts, to be verified.
-        shares: what each request computes, in the order in which it was given; None where every decoding one
-            computes a single token.
+        discarded: decoding requests that have finished already, which was not known: their token is
+            discarded.
+        drafts: draft tokens to be verified.
+        shares: what each request computes, in scheduling order; None if every decoding request computes a
+            single token.
         batched_tokens: tokens as the scheduler's own limit counts them.
-        tokens: tokens whose KV is computed, a padded one included.
-        context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
-        decode_context: the part of it that belongs to decoding sequences.
-        query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
-        reached: by attention span, tokens that decoding sequences read; empty unless ``follows_reach``.
-        reached_pairs: by attention span, pairs of a query and a key in prompts.
-        computed_prompts: prompts, or chunks of one, that are computed.
-        transfers: what is copied between the device and a tier beside it; None where there is no such tier.
+        tokens: tokens whose KV is computed, padding included.
+        context_tokens: tokens of the running sequences whose KV exists once the iteration has run.
+        decode_context: the part of ``context_tokens`` that belongs to decoding sequences.
+        query_key_pairs: pairs of a query and a key that it attends to (causal), over all prompts.
+        reached: tokens that decoding sequences read, per attention span; empty unless ``follows_reach``.
+        reached_pairs: pairs of a query and a key in prompts, per attention span.
+        computed_prompts: number of prompts, or chunks of them, that are computed.
+        transfers: copies between the device and an offloading tier; None without such a tier.
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
-        waited: ticks between two stages of a pipeline, in which it was handed over or the later one was busy.
+        waited: ticks between pipeline stages, for the hand-over or because the later stage was busy.
     """
 
     prompts: tuple[EngineRequest, ...] = ()
@@ -133,14 +133,14 @@ class Batch:
 
     @property
     def is_iteration(self) -> bool:
-        """Whether anything is computed or moved; if not, the batch takes no time and leaves no row."""
+        """Whether the batch counts as an iteration; if not, it takes no time and leaves no row."""
         if self.tokens or self.blocks_out or self.blocks_in or self.reports:
             return True
         return self.counts_empty and bool(self.ignored or self.recomputed)
 
     @property
     def sampled(self) -> int:
-        """Positions at which a token is sampled: each sequence's last token, and its drafts.
+        """Number of positions at which a token is sampled: each sequence's last token and its drafts.
 
         Prompts that end in this iteration count once.
         """

@@ -1,4 +1,4 @@
-"""Which beams survive: there are no probabilities of tokens here, so chance decides, always alike."""
+"""Which beams survive: without token probabilities, a reproducible random draw decides."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from math import log
 from random import Random
 
 DROP = 0.085
-"""A beam's chance of being dropped at a token, fitted to what sharing saves on Alpaca
+"""A beam's probability of being dropped at a token, fitted to the savings from sharing on Alpaca
 (docs/explanation/design.md)."""
 
 
 class BeamSearch:
-    """Which of a request's beams survive, the same whatever the scheduler does to the request.
+    """Decides which of a request's beams survive, independently of how the request is scheduled.
 
-    At every token after the first each beam is dropped with probability ``drop``, independently of the
-    others, and a fork of a survivor, any with equal probability, takes its place. At least one survives.
+    At every token after the first, each beam is dropped with probability ``drop``, independently of the
+    others. It is replaced by a fork of a survivor, drawn uniformly. At least one beam survives.
 
     Args:
-        width: beams, at least 2.
-        drop: probability, above 0 and below 1.
-        seed: of this request's draws.
+        width: number of beams, at least 2.
+        drop: probability that a beam is dropped at a token, between 0 and 1 exclusive.
+        seed: random seed of this request's draws.
     """
 
     def __init__(self, width: int, drop: float, seed: int) -> None:
         self.width = width
         self._scale = 1 / log(1 - drop)
         self._random = Random(seed)
-        # Beams at tokens, counted through: width·(token − 2) + beam. The next that is dropped is drawn at
-        # once, so that tokens without a fork take no time.
+        # Pairs of a token and a beam are numbered width·(token − 2) + beam. The next one to be dropped is
+        # drawn directly, so that tokens without a fork cost no time.
         self._next = -1
         self._draw()
 
     @property
     def token(self) -> int:
-        """The token, counted from 1, at which beams are dropped next."""
+        """Token, counted from 1, at which beams are dropped next."""
         return 2 + self._next // self.width
 
     def fork(self) -> list[tuple[int, int]]:
-        """Pass that token; return the forks: (dropped beam, the survivor that it becomes a copy of)."""
+        """Advance past that token and return its forks as (dropped beam, survivor that it copies)."""
         token, width = self._next // self.width, self.width
         dropped = []
         while self._next // width == token:

@@ -1,4 +1,4 @@
-"""Chunks of a prompt of a model with recurrent states: they end where a state can be found again."""
+"""Prompt chunks of a model with recurrent states, which end where a state can be reused."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pagesim.scheduling.request import EngineRequest
 
 
 def cut(request: EngineRequest, start: int, tokens: int, states: StateChunks, most: int) -> int:
-    """Return how many of so many tokens a chunk of a prompt has, at least 0.
+    """Return how many of ``tokens`` tokens a chunk of a prompt computes, at least 0.
 
-    A chunk ends where a block does, unless it is the last one; it stops where a state is found again last,
-    and where other requests part from this one, unless its kernels leave the state there behind.
+    A chunk ends at the end of a block, unless it is the last one. It also stops at the last reusable state,
+    unless the kernels keep that state within a chunk, and where other requests diverge from this one.
 
     Source: vLLM 0.33.0, ``Scheduler._mamba_block_aligned_split``.
 
     Args:
-        request: whose.
-        start: tokens that were computed or found before.
-        tokens: of the chunk, as far as the budget goes.
+        request: the request whose prompt is chunked.
+        start: tokens already computed or cached.
+        tokens: length of the chunk that the token budget allows.
         states: blocks and checkpoints of the model's recurrent states.
-        most: tokens of the largest chunk.
+        most: maximum length of a chunk in tokens.
     """
     prompt_end = max(request.prompt, request.length - 1)
     if start >= prompt_end:

@@ -1,4 +1,4 @@
-"""Content: what a request's tokens are, as far as another request may have the same ones."""
+"""Content: the identity of a request's tokens, as far as other requests may share them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _NO_NAMES: frozenset[int] = frozenset()
 
 
 def name_and_tokens(key: int) -> tuple[int, int]:
-    """Return the name of the segment and the tokens up to its end that a key says (`Content.key_at`)."""
+    """Return the segment name and the number of tokens that a key encodes (`Content.key_at`)."""
     return divmod(key, _POSITIONS)
 
 
 class Content:
-    """The tokens of one request, prompt and answer, cut into segments that come from one source each.
+    """The tokens of one request, prompt and answer, divided into segments with one source each.
 
-    Two requests have the same first tokens as far as their segments up to there are the same.
+    Two requests share their first tokens as far as their segments have the same names.
 
     Attributes:
-        answer: the name of what is generated.
-        lookahead: tokens behind a block that must be the same, too, for the block to be.
-        ends: where each segment ends, in tokens; the last one, what is generated, has no end.
-        names: of each segment: equal exactly where all segments up to it are the same.
-        follows: the names of segments that other requests generate.
+        answer: name of the generated segment.
+        lookahead: tokens after a block that must also match for the block to match.
+        ends: end of each segment in tokens; the last one, which is generated, has no end.
+        names: name of each segment; two are equal exactly if all segments up to them are the same.
+        follows: names of segments that other requests generate.
     """
 
     __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names")
@@ -51,23 +51,23 @@ class Content:
         self.answer = names[-1]
 
     def key(self, block: int) -> int:
-        """Return the hash of a block: equal in two contents where all tokens up to its end are the same."""
-        tokens = (block + 1) * self.block_size  # as `key_at`, without a call
+        """Return the hash of a block; two contents have the same one if all tokens up to its end match."""
+        tokens = (block + 1) * self.block_size  # `key_at` inlined
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def key_at(self, tokens: int) -> int:
-        """Return the hash of the block that ends after so many tokens, whatever the block size."""
+        """Return the hash of the block that ends after ``tokens`` tokens, for any block size."""
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def named(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Cut some tokens where the name of what ends there changes.
+        """Split a range of tokens into parts within which blocks are hashed under the same segment name.
 
         Args:
-            start: tokens before the first of them.
-            end: tokens up to the last of them.
+            start: start of the range, in tokens.
+            end: end of the range, in tokens.
 
         Returns:
-            Parts in order: the name of the segment, where the part begins, and where it ends.
+            The parts in order, as (segment name, start, end).
         """
         found: list[tuple[int, int, int]] = []
         ends, names, lookahead = self.ends, self.names, self.lookahead
@@ -81,19 +81,19 @@ class Content:
         return found
 
     def common(self, other: Content, most: int) -> int:
-        """Return how many of the first ``most`` blocks have the same hash in this and in another content."""
+        """Return how many of the first ``most`` blocks have the same hash in both contents."""
         tokens = most * self.block_size + self.lookahead
         alike = self.common_tokens(other, tokens)
         return most if alike == tokens else max(0, alike - self.lookahead) // self.block_size
 
     def common_tokens(self, other: Content, most: int) -> int:
-        """Return how many of so many first tokens are the same as another content's."""
+        """Return how many of the first ``most`` tokens are the same in both contents."""
         mine, theirs = self.names, other.names
         last = bisect_left(other.ends, most)
         if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= most:
             return most
         alike, unlike = 0, min(last + 1, len(mine))
-        while alike < unlike:  # the same names come first: halve what is not known
+        while alike < unlike:  # binary search: equal names come first
             middle = (alike + unlike) // 2
             if mine[middle] == theirs[middle]:
                 alike = middle + 1
@@ -104,18 +104,18 @@ class Content:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Contents:
-    """The contents of a trace's requests, worked out when a request is first looked at, in their order.
+    """The contents of a trace's requests, computed when a request is first needed, in trace order.
 
-    A prompt begins with what all requests share (``prefix_tokens``). A prompt with ``hash_ids`` is what they
-    say, block by block of ``hash_block_size`` tokens. The prompt of a session's later turn begins with all
-    of the previous turn, prompt and answer, if it is long enough. The rest is the request's own. Samples of
-    one request have the same prompt.
+    A prompt begins with the prefix that all requests share (``prefix_tokens``). If it has ``hash_ids``, they
+    identify its blocks of ``hash_block_size`` tokens. A later turn of a session begins with the whole
+    previous turn, prompt and answer, if its prompt is long enough. All other tokens are unique to the
+    request. Samples of one request have the same prompt.
 
     Args:
         trace: requests in order of arrival.
-        request_of: for each row the request that it is a sample of, ``[N]``.
-        block_size: token slots a block.
-        lookahead: tokens behind a block that must be the same, too, for the block to be.
+        request_of: the request that each row is a sample of, ``[N]``.
+        block_size: token slots per block.
+        lookahead: tokens after a block that must also match for the block to match.
     """
 
     def __init__(self, trace: Trace, request_of: IntColumn, block_size: int, *, lookahead: int = 0) -> None:
@@ -125,15 +125,15 @@ class Contents:
         self._request_of = request_of
         self._names: dict[tuple[int, Hashable], int] = {}
         self._count = 0
-        self._last: tuple[int, Content] | None = None  # the content made last, and of which request
+        self._last: tuple[int, Content] | None = None  # the latest content and its request
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
-        # Whether every request begins as no other does.
+        # Whether no two requests share a prefix.
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
         has_samples = not (np.diff(request_of) > 0).all()
         self._none_is_shared = all(each is None for each in sources) and not has_samples
 
     def of(self, row: int) -> Content:
-        """Return a request's content; rows are asked for in their order."""
+        """Return a request's content; rows must be requested in order."""
         if self._none_is_shared:
             self._count = name = self._count + 2
             ends = [self.trace.prompt_tokens.item(row), _POSITIONS]
@@ -148,7 +148,7 @@ class Contents:
         names.append(self._fresh())
         content = Content(ends, names, follows, self.block_size, self.lookahead)
         self._last = request, content
-        if self.trace.session_id is not None:  # the next turn goes on from the first sample
+        if self.trace.session_id is not None:  # the next turn continues the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
             self._rounds[self.trace.session_id[row]] = (total, content)
         return content

@@ -1,8 +1,8 @@
-"""Iteration-level scheduling, first come first served: Orca's loop and the paper's vLLM.
+"""Iteration-level scheduling, first come, first served: Orca's loop and the paper's vLLM.
 
-Prompts and decodes run together in one iteration. What tells the two systems apart is their memory: where
-everything is reserved at admission no request is ever preempted; where memory grows on demand the latest
-arrival makes room for the others. Rules as in the schedulers of the PagedAttention paper's artifact.
+Prompts and decodes run together in one iteration. If memory is reserved at admission, no request is ever
+preempted; if it grows on demand, the latest arrival is preempted when blocks run out. The rules are those of
+the PagedAttention paper's artifact.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pagesim.setup.compiled import mypyc_attr
 class ContinuousBatching(Scheduler):
     """Iteration-level scheduling over one memory.
 
-    ``max_num_seqs`` limits running requests plus the samples of the one that joins, as in the paper's system.
+    ``max_num_seqs`` limits running requests plus the samples of the joining one, as in the paper's system.
 
     Args:
-        memory: empty.
-        options: with the limits of an iteration.
-        max_model_len: tokens; no request is longer.
-        prices: for preemption ``auto``.
+        memory: empty block manager.
+        options: options with the limits of an iteration.
+        max_model_len: maximum length of a request in tokens.
+        prices: costs of swapping and of recomputing, for preemption ``auto``.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class ContinuousBatching(Scheduler):
     )
 
     budget_option: ClassVar[str] = "max_num_batched_tokens"
-    """The option that says how many tokens an iteration has at most."""
+    """Name of the option that limits the tokens of an iteration."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class ContinuousBatching(Scheduler):
         )
         self.max_num_seqs = options.max_num_seqs
         self.max_num_batched_tokens = options.max_num_batched_tokens
-        self._probe = SequenceGroup(1)  # asked about in place of a request
+        self._probe = SequenceGroup(1)  # stands for a request in capacity checks
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
-        self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
+        self.spare_blocks = self.widest  # the rule requires them even if no new block is needed
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         memory = self.memory
@@ -100,7 +100,7 @@ class ContinuousBatching(Scheduler):
 
     def plan(self, now: int) -> Batch:
         batch = Batch()
-        # A: every running request stays, if there is room. B: swapped ones come back. C: others join.
+        # A: all running requests stay if there is room. B: swapped ones come back. C: waiting ones join.
         keep_running(self, batch)
         if self.swapped and not batch.swapped_out:
             self.swap_space.swap_in(self, batch)
@@ -119,16 +119,16 @@ class ContinuousBatching(Scheduler):
             length = request.length
             fits = self.has_room(request)
             if batch.recomputed and request in batch.recomputed:
-                # It may come back in the next iteration; if it does not fit now it will not fit then.
+                # It may come back in the next iteration, but only if it fits now.
                 self.must_replan = fits
                 return
             too_long = batch.batched_tokens + length > self.max_num_batched_tokens
             if not fits or too_long or not self.may_join(request):
                 if self.running:
-                    # The batch's tokens are fewer in the next iteration; memory and seats are not.
+                    # In the next iteration, token budget becomes available again, but not memory or slots.
                     self.must_replan = fits and too_long
                     return
-                # Nothing that holds memory or tokens will ever leave: it can never be admitted.
+                # No running request will ever free memory or tokens, so it can never be admitted.
                 queue.pop(request)
                 batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
                 continue
@@ -139,17 +139,17 @@ class ContinuousBatching(Scheduler):
             batch.query_key_pairs += copies * (length * (length + 1) // 2)
 
     def has_room(self, request: EngineRequest) -> bool:
-        """Say whether memory has room for the head of the queue."""
+        """Return whether memory has room for the head of the queue."""
         return self.memory.can_admit(request, request.length, self.watermark_blocks)
 
     def may_join(self, request: EngineRequest) -> bool:
-        # The paper's system adds groups and sequences here.
+        # The paper's system also adds up sequence groups and sequences here.
         return len(self.running) + request.samples <= self.max_num_seqs
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Orca(ContinuousBatching):
-    """Orca: iteration-level scheduling over memory that is usually reserved at admission."""
+    """Orca: iteration-level scheduling, usually with memory that is reserved at admission."""
 
     __slots__ = ()
 
@@ -158,7 +158,7 @@ class Orca(ContinuousBatching):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSosp(ContinuousBatching):
-    """The paper's vLLM: blocks on demand, preemption by recomputation or swap."""
+    """The paper's vLLM: blocks on demand, preemption by recomputation or swapping."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """The scheduling core: which requests run, finish and are preempted, and when to decide again.
 
-A scheduler is a subclass that says in which phases an iteration is planned and which requests are admitted.
+Each scheduler is a subclass that defines how an iteration is planned and which requests are admitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pagesim.scheduling.swapping import SwapSpace
 from pagesim.scheduling.traits import SchedulerTraits
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # both are of requests, too
+if TYPE_CHECKING:  # both modules import requests, too
     from pagesim.scheduling.kv_connector import KVConnector
     from pagesim.scheduling.offload.jobs import Job
 
@@ -34,46 +34,46 @@ _ORDER = attrgetter("order")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(SchedulerTraits):
-    """Decides, iteration by iteration, which requests run; applies its decisions to memory as it takes them.
+    """Decides in each iteration which requests run, and applies every decision to memory at once.
 
-    What it says of its engine beforehand are its `SchedulerTraits`.
+    Facts about its engine that are known in advance are its `SchedulerTraits`.
 
-    Decisions within an iteration depend on what the earlier ones left free, so a scheduler works on memory
-    itself, as the real ones do, and reports in a `Batch` what it did.
+    Decisions within an iteration depend on what the earlier ones left free. A scheduler therefore changes
+    memory directly, as the real ones do, and reports what it did in a `Batch`.
 
-    The engine's loop is: ``plan(now)``; if that is an iteration, time passes; ``steps_until_next_decision()``
-    says for how many further iterations nothing would be decided, and ``advance(steps)`` takes them at once;
-    ``finish(now)`` lets the requests go that have their last token.
+    The engine's loop calls ``plan(now)``; if that yields an iteration, time passes.
+    ``steps_until_next_decision()`` returns how many further iterations need no decision, and
+    ``advance(steps)`` runs them at once. ``finish(now)`` releases requests that have their last token.
 
     Args:
-        memory: empty.
-        queue: empty; where preempted requests go is its affair.
-        options: an instance of its ``Options``.
-        max_model_len: tokens; no request is longer.
+        memory: empty block manager.
+        queue: empty waiting queue; it decides where preempted requests go.
+        options: instance of the class's ``Options``.
+        max_model_len: maximum length of a request in tokens.
         watermark: share of the blocks, null blocks included, that an admission must leave free.
-        prices: for preemption ``auto``.
+        prices: costs of swapping and of recomputing, for preemption ``auto``.
 
     Attributes:
-        running: the running requests in their order, by `SequenceGroup.order`.
-        running_sequences: their samples.
-        context: tokens that those hold.
-        draining: sequences that run and get no further token, because their last one is in flight.
-        draining_context: tokens that those hold.
+        running: running requests in scheduling order, keyed by `SequenceGroup.order`.
+        running_sequences: samples of the running requests.
+        context: tokens held by these samples.
+        draining: running sequences that get no further token, because their last one is in flight.
+        draining_context: tokens held by the draining sequences.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
-        swap_space: the requests that are swapped out, which are ``swapped``.
-        spare_blocks: that must be free after a step for every running request to go on without a decision.
-        widest: samples of the widest request that is expected.
-        must_replan: whether the next iteration must be planned, whatever it does.
-        parks: entries of the ledger for blocks that only requests of `held_without_running` hold.
-        unreported: whether requests are over of which no plan has told the workers, where an engine makes one
-            for that alone, an empty one.
-        connector: what moves KV between its blocks and other places; None where nothing does.
-        forks: the requests whose beams fork.
-        events: the observers, called for changes that no batch holds.
-        spans: what layers read that look back on some tokens only, where costs ask for it.
-        speculation: what became of drafts, where a request's step verifies some.
-        decodes_apart: whether each request decodes by itself; it is then known when a step is over which
-            tokens it gives, and observers are told by ``answered``.
+        swap_space: swap space on the host; its requests are also available as ``swapped``.
+        spare_blocks: blocks that must be free after a step for all running requests to need no decision.
+        widest: largest number of samples of any expected request.
+        must_replan: whether the next iteration must be planned in any case.
+        parks: ledger entries for blocks that only requests of `held_without_running` hold.
+        unreported: whether finished requests are still to be reported to the workers, in an engine that
+            makes an empty plan just for that.
+        connector: KV connector that moves KV to and from other places; None without one.
+        forks: requests whose beams fork.
+        events: observers, called for changes that no batch records.
+        spans: tokens read by layers with a limited attention span, if the cost model needs them.
+        speculation: outcome of the draft tokens under speculative decoding.
+        decodes_apart: whether each request decodes by itself. The tokens of a step are then known only at
+            its end, and observers learn of them through ``answered``.
     """
 
     MUST_OVERRIDE: ClassVar[tuple[str, ...]] = ("plan", "refusal", "may_join")
@@ -136,43 +136,43 @@ class Scheduler(SchedulerTraits):
         self.parks: tuple[str, ...] = ()
         self.unreported = False
         self.swapped = self.swap_space.requests
-        # Decoding requests by the step at which one of their samples is over.
+        # Decoding requests, sorted by the step at which their next sample finishes.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self.forks = Forks()
         self._orders = 0
-        self._out_of_order = False  # whether requests may run in another order than that of admission
+        self._out_of_order = False  # whether the running order may differ from the order of admission
         self.widest = 1
 
     # What the engine asks
 
     @abstractmethod
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration; the requests that have arrived by ``now`` are in the queue."""
+        """Plan the next iteration; requests that have arrived by ``now`` are already in the queue."""
 
     @abstractmethod
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        """Return which limit such a request exceeds, with its option and its value; empty where it is served.
+        """Return which limit such a request exceeds, with the option's name and value, or an empty string.
 
-        Empty where an empty system could serve it. The sentence is the same for all requests that exceed the
-        same limit.
+        It is empty if an idle system could serve the request. All requests that exceed the same limit get
+        the same sentence.
         """
 
     def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        """Return the limit by which the engine ignores, in its turn, such a request that it took in.
+        """Return the limit for which the engine accepts such a request but ignores it when its turn comes.
 
-        Empty where it serves the request.
+        The string is empty if the engine serves the request.
         """
         return ""
 
     def never_fits(self, prompt_tokens: int) -> bool:
-        """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
+        """Whether such a prompt is accepted but never fits, so that it blocks all requests behind it."""
         return False
 
     def expect(self, arrivals: Arrivals) -> None:
-        """Say, once and before anything else happens, which requests are going to arrive.
+        """Set the requests that will arrive; called once, before anything else.
 
         Raises:
-            PagesimError: the scheduler does not serve such requests under its options.
+            PagesimError: the scheduler cannot serve such requests under its options.
         """
         self.queue.expect(arrivals)
         self.widest = arrivals.widest
@@ -180,7 +180,7 @@ class Scheduler(SchedulerTraits):
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
+        """Whether any request runs, waits or is swapped out, or a plan must report finished requests."""
         if self.running or self.queue.waiting or self.swapped or self.unreported:
             return True
         return self.connector is not None and self.connector.has_work
@@ -188,12 +188,12 @@ class Scheduler(SchedulerTraits):
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
 
-        A head that is blocked stays blocked until then, and no other request overtakes it.
+        A blocked head of the queue stays blocked until then, and no other request overtakes it.
         """
         return not (self.queue.waiting or self.swapped)
 
     def steps_until_next_decision(self) -> int:
-        """Return for how many iterations from here no decision can differ, if no request arrives."""
+        """Return for how many iterations from now no decision is needed, provided that no request arrives."""
         if self.must_replan or not self._finishing:
             return 0
         memory, forks = self.memory, self.forks
@@ -202,40 +202,40 @@ class Scheduler(SchedulerTraits):
             steps = min(steps, forks.next_step() - memory.steps)
         if steps <= 0 or forks.copied:
             return 0
-        if memory.releases:  # blocks that running requests give back might let one in
+        if memory.releases:  # blocks that running requests free may allow an admission
             head = self.queue.head()
             if self.swapped or (head is not None and self.may_join(head)):
                 return 0
         if self.connector is not None and (self.queue.waiting or self.connector.next_plan_differs()):
-            return 0  # what a look at a request that waits says may differ in each plan
+            return 0  # the connector's answer for a waiting request may differ in each plan
         return memory.steps_that_fit(steps, self.spare_blocks)
 
     def ran_dry(self) -> None:
-        """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""
+        """Note that nothing runs or is in flight; called before the engine waits for an arrival."""
 
     def transferred(self, jobs: Sequence[Job]) -> None:
-        """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
+        """Note that jobs of `Batch.transfers` have finished; called after ``finish``."""
         if self.connector is not None:
             self.connector.update_connector_output(jobs)
 
     def start_draining(self) -> None:
-        """Let requests drain whose last token is in flight: they keep place and memory until it is there.
+        """Drain requests whose last token is in flight: they keep slot and memory until it is there.
 
-        Only an engine that schedules ahead asks.
+        Only an engine that schedules ahead calls this.
         """
 
     def advance(self, steps: int) -> None:
-        """Run so many iterations that only decode, at most ``steps_until_next_decision``."""
+        """Run ``steps`` decode-only iterations, at most ``steps_until_next_decision``."""
         self.memory.allocate_step(steps)
         self.context += steps * (self.running_sequences - self.draining)
         if self.connector is not None:
             self.connector.advance(steps, self.draining)
 
     def finish(self, now: int) -> list[EngineRequest]:
-        """End the iteration: let the samples go whose last token was generated, and fork beams.
+        """End the iteration: release samples that have their last token, and fork beams.
 
         Returns:
-            The requests of these samples, in running order; those without samples are over.
+            The requests of these samples, in running order; those without samples left have finished.
         """
         if self.connector is not None:
             self.connector.count_finish()
@@ -260,21 +260,21 @@ class Scheduler(SchedulerTraits):
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        """Finish the oldest batch in flight, where several are: let requests go whose last token is known."""
+        """Finish the oldest of several batches in flight; return requests that now have their last token."""
         return []
 
     def abort(self, row: int, now: int) -> int:
-        """Free what a request holds whose client went away, and forget it, wherever it is.
+        """Abort a request whose client has disconnected, wherever it is, and free its memory.
 
         Args:
-            row: of the trace; the request has arrived and is not over.
-            now: ticks; between two iterations.
+            row: the request's row in the trace; it has arrived and has not finished.
+            now: time in ticks, between two iterations.
 
         Returns:
-            Tokens that were generated for it in vain.
+            Number of tokens that were generated for it in vain.
 
         Raises:
-            PagesimError: the scheduler cannot let a request go.
+            PagesimError: the scheduler cannot abort requests.
         """
         for request in self.running.values():
             if request.row == row:
@@ -283,21 +283,21 @@ class Scheduler(SchedulerTraits):
         return 0 if left is None else left.generated_waiting
 
     def blocked_externally(self) -> bool:
-        """Say whether the head of the queue cannot be placed though enough blocks are free."""
+        """Return whether the head of the queue cannot be placed although enough blocks are free."""
         return False
 
     def held_without_running(self) -> Sequence[Sequence[EngineRequest]]:
-        """Return the requests that hold memory and do not run, for each entry of ``parks``."""
+        """Return the requests that hold memory without running, grouped by entry of ``parks``."""
         return () if self.connector is None else self.connector.held_without_running(self.queue.holding)
 
     def stored_length(self, request: EngineRequest) -> int:
-        """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
+        """Return how many tokens of each sample of a running request have stored KV, padding included."""
         return self.memory.length(request)
 
     # The running set
 
     def start_decoding(self, request: EngineRequest) -> None:
-        """Let a request that holds its tokens decode from now on."""
+        """Start decoding a request whose tokens are all in memory."""
         memory = self.memory
         memory.start_decoding(request)
         if self.in_flight > 1:
@@ -313,8 +313,8 @@ class Scheduler(SchedulerTraits):
             self.forks.expect(request)
 
     def start(self, request: EngineRequest) -> None:
-        """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
-        # What never ran joins in order of arrival; what comes back may belong further ahead.
+        """Run a request that was just admitted whole; it goes last, or to its position by arrival."""
+        # New requests come in order of arrival; one that comes back may belong further ahead.
         again = request.length != request.prompt and len(self.running) > 0
         out_of_order = again and self.latest().arrival > request.arrival
         self.enter(request)
@@ -324,7 +324,7 @@ class Scheduler(SchedulerTraits):
         self.context += request.samples * request.tokens
 
     def enter(self, request: EngineRequest) -> None:
-        """Give a request a place behind those that run."""
+        """Append a request to the running ones."""
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
@@ -332,12 +332,12 @@ class Scheduler(SchedulerTraits):
         self.running_sequences += request.samples
 
     def reorder(self, key: Callable[[EngineRequest], int]) -> None:
-        """Let requests run in the order of a key, and no longer in that in which they were admitted."""
+        """Sort the running requests by a key, in place of their order of admission."""
         self.running = dict(sorted(self.running.items(), key=lambda item: key(item[1])))
         self._out_of_order = True
 
     def admit(self, request: EngineRequest, batch: Batch) -> None:
-        """Give the head of the queue memory for all its tokens, and let it run."""
+        """Allocate memory for all tokens of the head of the queue, and run it."""
         self.queue.pop(request)
         self.memory.admit(request, request.length)
         batch.prompts += (request,)
@@ -346,11 +346,11 @@ class Scheduler(SchedulerTraits):
         self.start(request)
 
     def latest(self) -> EngineRequest:
-        """Return the request that is preempted first: the last of those that run."""
+        """Return the request that is preempted first: the last of the running ones."""
         return self.running[next(reversed(self.running))]
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
-        """Take a running request's place, and its memory: it is recomputed or swapped out."""
+        """Preempt a running request: it loses its slot and memory, and is recomputed or swapped out."""
         memory = self.memory
         held = memory.length(request)
         self.context -= request.samples * held
@@ -364,22 +364,22 @@ class Scheduler(SchedulerTraits):
             batch.recomputed += (request,)
 
     def length_known(self, request: EngineRequest, held: int) -> int:
-        """Return the tokens of a running request that are known, where its memory has so many."""
+        """Return how many tokens of a running request are known, given that its memory holds ``held``."""
         return held + 1
 
     @abstractmethod
     def may_join(self, request: EngineRequest) -> bool:
-        """Say whether the limits let a request run beside those that do.
+        """Return whether the limits let a request run together with the running ones.
 
-        A subclass may add conditions. While no request runs they must all hold, or the request is given up as
-        unschedulable; and for fast-forward to stay exact, one that fails may begin to hold only when a
+        A subclass may add conditions. If one fails while no request runs, the request is given up as
+        unschedulable. For fast-forward to stay exact, a condition that fails may become true only when a
         request leaves.
         """
 
-    # Inside
+    # Internal
 
     def _stop(self, request: EngineRequest) -> None:
-        """Take a request out of those that run; it still has its memory."""
+        """Remove a request from the running ones; it keeps its memory."""
         self.events.interval_ended(request)
         del self.running[request.order]
         self.running_sequences -= request.samples
@@ -393,7 +393,7 @@ class Scheduler(SchedulerTraits):
             self.spans.leave(request.length_offset)
 
     def _over(self, request: EngineRequest, now: int) -> None:
-        """Let a request go that has its last token."""
+        """Finish a request that has its last token."""
         memory, samples = self.memory, request.samples
         held = memory.length(request)
         self.context -= samples * held
@@ -407,15 +407,15 @@ class Scheduler(SchedulerTraits):
         request.length = held + 1
 
     def _drop(self, request: EngineRequest) -> None:
-        """Take back what a request holds whose client went away while it ran."""
+        """Free the memory of a running request that was aborted."""
         self._let_go(request)
 
     def _let_go(self, request: EngineRequest) -> None:
-        """Take back what a request holds that has its last token."""
+        """Free the memory of a request that has its last token."""
         self.memory.release(request)
 
     def _end_some(self, request: EngineRequest, now: int) -> None:
-        """Let those samples of a request go whose last token was generated."""
+        """Finish the samples of a request that have their last token."""
         family, memory = request.family, self.memory
         assert family is not None
         held = memory.length(request)

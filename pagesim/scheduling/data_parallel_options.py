@@ -1,4 +1,4 @@
-"""Options of data parallelism: several engines of one vLLM server, and how requests are shared out."""
+"""Options of data parallelism: several engines of one vLLM server, and how requests are balanced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.scheduling.options import MOST, SchedulerOptions
 
 
 class DataParallelOptions(SchedulerOptions):
-    """Options of several engines of one server; what is left open is as vLLM 0.33.0 takes it."""
+    """Options of several engines of one server; unset ones default as in vLLM 0.33.0."""
 
     data_parallel_size: int | None = Field(
         None, ge=1, le=1024, description="Number of engines behind vLLM's load balancer. Defaults to 1."
@@ -48,7 +48,7 @@ class DataParallelOptions(SchedulerOptions):
 
     @property
     def balancing(self) -> str:
-        """How requests are shared out over them: ``internal``, ``hybrid`` or ``external``."""
+        """How requests are balanced over the engines: ``internal``, ``hybrid`` or ``external``."""
         asked = self.data_parallel_lb or "internal"
         if asked == "hybrid" and self.data_parallel_size_local in (1, self.ranks):
             return "external" if self.data_parallel_size_local == 1 else "internal"
@@ -59,18 +59,18 @@ OF_RANKS = (
     *("data_parallel_size_local", "data_parallel_lb", "data_parallel_latency", "api_server_count"),
     "dp_sync_interval",
 )
-"""Options that are of several data-parallel engines only."""
+"""Options that apply only to several data-parallel engines."""
 
 
 def check_data_parallel(options: DataParallelOptions, release: str) -> None:
-    """Refuse options of several engines that do not go together.
+    """Check that the data-parallel options are compatible with each other.
 
     Args:
-        options: of a server.
-        release: of vLLM.
+        options: options of a server.
+        release: vLLM release.
 
     Raises:
-        PagesimError: the sentence says which.
+        PagesimError: some are not; the message says which.
     """
     given = {name: value for name in OF_RANKS if (value := getattr(options, name)) is not None}
     size, local = options.ranks, options.data_parallel_size_local

@@ -1,4 +1,4 @@
-"""Drafts: tokens that a cheaper model proposes and the model verifies, counted over a run."""
+"""Draft tokens, which a cheaper model proposes and the target model verifies, counted over a run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ Drafting = dict[str, int | float | None]
 
 
 class Speculation:
-    """How many drafts were verified and what became of them.
+    """Counts of verified draft tokens and of their outcomes.
 
     Attributes:
-        drafted: drafts that an iteration computed.
+        drafted: draft tokens that iterations verified.
         accepted: those of them that became output.
-        verifications: how often a request had drafts in an iteration.
-        verified: drafts that were accepted, those behind a request's last token included.
-        outputs: tokens that requests got.
+        verifications: number of times that a request had draft tokens in an iteration.
+        verified: accepted draft tokens, including those after a request's last token.
+        outputs: tokens generated for requests.
     """
 
     __slots__ = ("accepted", "drafted", "outputs", "verifications", "verified")
@@ -25,7 +25,7 @@ class Speculation:
         self.drafted = self.accepted = self.verifications = self.verified = self.outputs = 0
 
     def note(self, drafts: int, accepted: int) -> None:
-        """Count the drafts of one request in one iteration."""
+        """Count the draft tokens of one request in one iteration."""
         if drafts:
             self.drafted += drafts
             self.accepted += accepted
@@ -33,7 +33,7 @@ class Speculation:
 
     @classmethod
     def total(cls, parts: Iterable[Speculation]) -> Speculation:
-        """Return the counts of several engines together."""
+        """Return the sums of the counts of several engines."""
         whole = cls()
         for part in parts:
             whole.drafted += part.drafted
@@ -42,7 +42,7 @@ class Speculation:
         return whole
 
     def summary(self) -> Drafting:
-        """Return the counts, the share accepted and the mean tokens of a verification; None without any."""
+        """Return the counts, the acceptance rate and the mean accepted length; None for both if undefined."""
         drafted, accepted, verifications = self.drafted, self.accepted, self.verifications
         return {
             "drafted": drafted,
@@ -54,13 +54,13 @@ class Speculation:
 
 
 def accepted_of(drafts: int, rates: Sequence[float], seed: int) -> int:
-    """Draw how many drafts are accepted.
+    """Draw how many draft tokens are accepted.
 
     Args:
-        drafts: that are verified.
-        rates: the probability of each to be accepted if all before it are, by position; the last holds for
-            all further ones.
-        seed: of the draw.
+        drafts: number of draft tokens that are verified.
+        rates: probability, by position, that a draft is accepted if all before it are; the last applies to
+            all further positions.
+        seed: random seed of the draw.
     """
     draw = Random(seed).random
     accepted, last = 0, len(rates) - 1

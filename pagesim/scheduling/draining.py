@@ -1,4 +1,4 @@
-"""Requests whose last token is in flight, where a batch is scheduled while the one before it runs."""
+"""Requests whose last token is in flight when a batch is scheduled while the previous one runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DrainingScheduler(Scheduler):
-    """A scheduler whose requests *drain* in the plan that comes before their last token.
+    """A scheduler whose requests *drain* once their last token is in flight.
 
-    They keep their place and their memory in it, and get no further token.
+    They keep their slot and their memory in the next plan, but get no further token.
     """
 
     __slots__ = ("_draining",)
 
-    _draining: dict[int, EngineRequest]  # those that drain, by `SequenceGroup.order`
+    _draining: dict[int, EngineRequest]  # draining requests, by `SequenceGroup.order`
 
     def start_draining(self) -> None:
         finishing, memory = self._finishing, self.memory
@@ -32,7 +32,7 @@ class DrainingScheduler(Scheduler):
             self.draining_context += request.tokens
 
     def finish_draining(self, now: int) -> list[EngineRequest]:
-        """Let requests go that drain, as their last token is known; return them."""
+        """Finish and return the draining requests, whose last token is now known."""
         ending = self._draining
         over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
         ending.clear()
@@ -43,7 +43,7 @@ class DrainingScheduler(Scheduler):
         return over
 
     def stop_draining(self, request: EngineRequest) -> None:
-        """Forget that a request drains, if it does, because it loses its place."""
+        """Stop draining a request that loses its slot, if it drains."""
         if self._draining.pop(request.order, None) is not None:
             self.draining -= 1
             self.draining_context -= request.tokens

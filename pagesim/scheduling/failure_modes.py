@@ -1,4 +1,4 @@
-"""Failure modes: where the real engines hang, leak or die, and ours gives a request up and goes on."""
+"""Failure modes: cases in which real engines hang, leak or crash, and pagesim gives up a request instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pagesim.kvcache import BlockManager
 
 
 class FailureMode(Enum):
-    """What happened, and what the real engine does then."""
+    """What happened to a request, and what the real engine does in that case."""
 
     NEVER_ADMITTED = (
         "it can never be admitted, though no other request runs",
@@ -45,12 +45,12 @@ class FailureMode(Enum):
 
     @property
     def key(self) -> str:
-        """The name in a summary."""
+        """Name of the failure mode in a summary."""
         return self.name.lower()
 
 
 class StrictCompatError(Exception):
-    """The real engine goes no further: the failure mode, the request's row, and the instant in ticks."""
+    """The real engine would stop here; holds the failure mode, the request's row, and the time in ticks."""
 
     def __init__(self, failure_mode: FailureMode, row: int, now: int) -> None:
         super().__init__(failure_mode, row, now)
@@ -60,7 +60,7 @@ class StrictCompatError(Exception):
 
 
 def no_room(memory: BlockManager) -> str:
-    """Return the sentence for a request that needs more blocks than there are."""
+    """Return the message for a request that needs more blocks than the cache has."""
     return (
         f"it needs more than the {memory.num_blocks} blocks of {memory.block_size} tokens that the KV "
         "cache has for it: see num_blocks"

@@ -1,4 +1,4 @@
-"""Forks of beams: at which step each running request's beams fork next, and what that copied."""
+"""Forks of beams: the step at which each running request's beams fork next, and the blocks copied."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NEVER: Final = (1 << 62) - 1
 
 
 class Forks:
-    """The running requests whose beams fork again, by the step at which they do.
+    """The running requests whose beams will fork again, by the step of the next fork.
 
     Attributes:
-        heap: of each such request the step, its order, and itself; an entry may have lost its place since.
-        copied: blocks that forks copied since they were last taken, where memory cannot share.
+        heap: entries (step, order, request); an entry is stale if its request has been preempted since.
+        copied: blocks that forks copied since the last `take_copied`, if memory cannot share blocks.
     """
 
     __slots__ = ("copied", "heap")
@@ -27,7 +27,7 @@ class Forks:
         self.copied: list[tuple[EngineRequest, int]] = []
 
     def expect(self, request: EngineRequest) -> None:
-        """Note when a running request's beams fork next, if it runs so long."""
+        """Note when a running request's beams fork next, unless it finishes before."""
         assert request.family is not None
         assert request.family.beams is not None
         # Token t is sampled at the step at which a beam holds t − 1 tokens beyond the prompt.
@@ -59,11 +59,11 @@ class Forks:
             self.expect(request)
 
     def take_copied(self) -> int:
-        """Hand over how many blocks were copied, but for requests that have lost their place since."""
+        """Return and reset the number of copied blocks, without those of requests preempted since."""
         copied, self.copied = self.copied, []
         return sum([blocks for request, blocks in copied if request.last_step >= 0])
 
 
 def _holds(step: int, order: int, request: EngineRequest) -> bool:
-    """Whether an entry of the heap still holds: its request may have lost its place since."""
+    """Return whether an entry of the heap is still valid: its request may have been preempted since."""
     return request.order == order and request.last_step >= step

@@ -1,4 +1,4 @@
-"""Growth: running requests get a slot for the token sampled last, and the latest make room for the others.
+"""Growth: running requests get a slot for their last sampled token; the latest are preempted if needed.
 
 This is the rule of the PagedAttention paper's artifact and of vLLM before v1.
 """
@@ -10,7 +10,7 @@ from pagesim.scheduling.core import Scheduler
 
 
 def keep_running(scheduler: Scheduler, batch: Batch) -> None:
-    """Give every running request a slot; preempt the latest as long as not all fit."""
+    """Give every running request a slot, preempting the latest request until all fit."""
     memory, forks = scheduler.memory, scheduler.forks
     while (copies := memory.try_allocate_step(scheduler.widest)) < 0:
         if not scheduler.running or _all_fit(scheduler):
@@ -25,11 +25,11 @@ def keep_running(scheduler: Scheduler, batch: Batch) -> None:
 
 
 def _all_fit(scheduler: Scheduler) -> bool:
-    """Say whether every request in turn finds a free block for each of its samples.
+    """Return whether each request in turn finds a free block for each of its samples.
 
-    The rule asks for that block even where no new one is due. It goes through the requests in order and
-    preempts from the end until the one at hand fits; so it keeps the longest prefix in which all fit, and
-    preempting from the end while one does not comes to the same.
+    The rule requires that block even if no new one is needed. It goes through the requests in order and
+    preempts from the end until the current one fits. The result is the longest prefix in which all fit, the
+    same as preempting from the end while any request does not fit.
     """
     memory = scheduler.memory
     left = memory.free_blocks - memory.blocks_needed(1)
@@ -38,7 +38,7 @@ def _all_fit(scheduler: Scheduler) -> bool:
     if left < 0:
         return False
     if scheduler.widest == 1:
-        # All but the last have theirs; a free block is left for it, or it takes the last one itself.
+        # All but the last have theirs; a free block is left for it, or it allocates the last one itself.
         return left > 0 or memory.blocks_to_extend(scheduler.latest(), 1) > 0
     free = memory.free_blocks
     for request in scheduler.running.values():

@@ -1,4 +1,4 @@
-"""KVConnector: what moves KV between an engine's blocks and another place, as its scheduler sees it."""
+"""KVConnector: the scheduler's side of what moves KV between an engine's blocks and other places."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # which asks connectors
+if TYPE_CHECKING:  # the scheduler imports connectors, too
     from pagesim.scheduling.offload.jobs import Job
     from pagesim.scheduling.vllm_v1.scheduler import VllmV1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVConnector:
-    """A connector of `VllmV1`, with the hooks of vLLM's; a subclass overrides those that it needs.
+    """A connector of `VllmV1` with the hooks of vLLM's connectors; subclasses override what they need.
 
-    A request whose KV comes from elsewhere takes blocks for it and waits in front of the queue, as vLLM's
-    ``WAITING_FOR_REMOTE_KVS``: it does not run meanwhile, holds its blocks, and cannot be preempted.
+    A request whose KV comes from elsewhere allocates blocks for it and waits at the front of the queue, like
+    vLLM's ``WAITING_FOR_REMOTE_KVS``. Meanwhile it holds its blocks, does not run and cannot be preempted.
 
-    With two batches in flight, a copy into blocks is not in order with what a batch writes to them. So a
-    request that gets tokens from a batch in flight is not preempted, and one that is aborted keeps its blocks
+    With two batches in flight, copies into blocks are not ordered with the writes of a batch. A request that
+    gets tokens from a batch in flight is therefore not preempted. If it is aborted, it keeps its blocks
     until the outcome of that batch is known.
 
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/base.py; v1/core/sched/scheduler.py,
     ``_update_waiting_for_remote_kv``, ``schedule`` and ``_free_request_blocks``.
 
     Args:
-        memory: the device's.
+        memory: the device's block manager.
 
     Attributes:
-        loading: requests that hold blocks into which something is copied.
-        loaded: those whose KV is there and that were not looked at since.
-        leaving: requests that were aborted while they were loaded.
-        deferred: requests that were aborted, or ended on drafts, and keep their blocks, each until the
-            outcome of so many plans is known.
-        computed: of requests with a chunk in the plan at hand the tokens that were computed before.
+        loading: requests that hold blocks into which KV is copied.
+        loaded: requests of ``loading`` whose KV has arrived and that were not looked at since.
+        leaving: requests that were aborted while their KV was loaded.
+        deferred: requests that were aborted or finished on draft tokens and still keep their blocks, as
+            (number of plans whose outcome must be known first, request).
+        computed: tokens computed before, by request with a chunk in the current plan.
     """
 
     parks: ClassVar[tuple[str, ...]] = ()
-    """Entries of the ledger for blocks that only requests of `held_without_running` hold."""
+    """Ledger entries for blocks that only requests of `held_without_running` hold."""
 
     fills_blocks: ClassVar[bool] = True
-    """Whether KV is copied into the engine's blocks, and not only out of them."""
+    """Whether KV is copied into the engine's blocks rather than only out of them."""
 
     def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
@@ -62,72 +62,72 @@ class KVConnector:
     def get_num_new_matched_tokens(
         self, request: EngineRequest, num_computed_tokens: int, scheduler: VllmV1
     ) -> int | None:
-        """Return how many tokens of a waiting request are loaded behind those that the device has.
+        """Return how many tokens of a waiting request can be loaded beyond those on the device.
 
-        None where that is not known yet: the request is passed over, and others overtake it.
+        None means that this is not known yet: the request is skipped and others overtake it.
         """
         return 0
 
     def update_state_after_alloc(
         self, request: EngineRequest, num_external_tokens: int, scheduler: VllmV1
     ) -> None:
-        """Learn that a waiting request was given blocks: it is loaded, or (0 tokens) runs from now on."""
+        """Note that a waiting request was given blocks: it is loaded or, with 0 tokens, starts to run."""
         return
 
     def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
-        """End a plan; say whether the next one may differ though no request comes or goes."""
+        """End a plan; return whether the next one may differ even if no request arrives or leaves."""
         return False
 
     def update_connector_output(self, jobs: Sequence[Job]) -> None:
-        """Learn that copies are over."""
+        """Note that copies have finished."""
         return
 
     def preempted(self, request: EngineRequest) -> None:
-        """Learn that a running request is about to lose its place and its blocks."""
+        """Note that a running request is about to be preempted and to lose its blocks."""
         return
 
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
-        """Learn that a request is over, which still has its blocks; say whether it keeps them for now."""
+        """Note that a request with blocks has finished; return whether it keeps them for now."""
         return False
 
-    # What the scheduler asks beside
+    # Further queries of the scheduler
 
     @property
     def has_work(self) -> bool:
-        """Whether something is copied for which the engine makes plans."""
+        """Whether copies are under way for which the engine must keep planning."""
         return False
 
     @property
     def awaits(self) -> bool:
-        """Whether requests are loaded, or blocks are going to be free, without any step."""
+        """Whether requests will be loaded, or blocks freed, without any step."""
         return bool(self.loading or self.loaded or self.leaving or self.deferred)
 
     def next_plan_differs(self) -> bool:
-        """Say whether the next plan may decide something though all requests run and only decode."""
-        # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+        """Return whether the next plan may decide something even if all requests run and only decode."""
+        # In a hybrid memory, what is held only by requests that do not run is counted block by block.
         return bool(self.deferred) or (self.memory.is_hybrid and bool(self.leaving))
 
     def held_without_running(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
-        """Return the requests that hold memory and do not run, for each entry of ``parks``.
+        """Return the requests that hold memory without running, grouped by entry of ``parks``.
 
         Args:
-            holding: those that wait in front of the queue.
+            holding: requests that hold blocks and wait at the front of the queue.
         """
         return [*holding, *self.leaving], [request for _, request in self.deferred]
 
     def begin_plan(self, now: int) -> None:
-        """Learn that a plan begins."""
+        """Note that a plan begins."""
         self.computed = {}
 
     def blocks_to_reserve(self, chunked: Iterable[EngineRequest], ahead: int = 0) -> int:
-        """Return the blocks that prompts in chunks and requests that are loaded still miss for their length.
+        """Return how many blocks chunked prefills and loading requests still need for their full length.
 
-        They are not given to a request that is loaded, because such a one cannot make room.
+        These are not given to a request that is to be loaded, because it could not be preempted for them.
 
         Args:
-            chunked: requests whose prompt has not run whole.
-            ahead: tokens of the step after their prompts, its drafts and the slots of the drafter included,
-                where there are drafts.
+            chunked: requests whose prompt is only partly prefilled.
+            ahead: tokens of the step after a prompt, draft tokens and the drafter's slots included; 0
+                without draft tokens.
         """
         computed, memory = self.computed, self.memory
         blocks = 0
@@ -141,7 +141,7 @@ class KVConnector:
         return blocks
 
     def is_ready(self, request: EngineRequest) -> bool:
-        """Say whether nothing is copied any more into what a request holds; then it can be found, too."""
+        """Return whether a request's KV has been loaded; if so, make its blocks available for prefix hits."""
         if request not in self.loading:
             return True
         if request not in self.loaded:
@@ -153,7 +153,7 @@ class KVConnector:
         return True
 
     def finished_recving(self, request: EngineRequest) -> None:
-        """Note that a request was loaded; one that was aborted meanwhile gives its blocks back."""
+        """Note that a request was loaded; free its blocks if it was aborted meanwhile."""
         if request in self.leaving:
             del self.leaving[request]
             self.memory.release(request)
@@ -161,7 +161,7 @@ class KVConnector:
             self.loaded.add(request)
 
     def abort_held(self, request: EngineRequest) -> None:
-        """Take back what a request holds that was aborted while it waited, as soon as no copy fills it."""
+        """Free the blocks of a request aborted while it waited, as soon as no copy writes to them."""
         self.request_finished(request, is_aborted=True)
         is_filled = request in self.loading and request not in self.loaded
         self.loading.pop(request, None)
@@ -172,24 +172,24 @@ class KVConnector:
             self.memory.release(request)
 
     def defer_free(self, request: EngineRequest) -> None:
-        """Let a request that is over keep its blocks until the batch in flight is over."""
+        """Keep the blocks of a finished request until the batch in flight has finished."""
         if request.decodes:
             self.memory.stop_decoding(request)
         self.memory.cache_full_blocks(request)
         self.deferred.append((self._plans, request))
 
     def count_plan(self) -> None:
-        """Count a plan whose outcome is going to be known."""
+        """Count a plan whose outcome will be known."""
         self._plans += 1
 
     def advance(self, steps: int, draining: int) -> None:
-        """Count steps that were taken without plans, beside so many requests that drain."""
+        """Count steps that ran without plans, with ``draining`` requests draining."""
         self._plans += steps
-        # One step is in flight; where some drain ``finish`` is going to be called for the one before it.
+        # One step is in flight; if some drain, ``finish`` will be called for the one before it.
         self._finishes = self._plans - 1 - (draining > 0)
 
     def count_finish(self) -> None:
-        """Count the outcome of a plan, and free the blocks that waited for it."""
+        """Count the outcome of a plan, and free the blocks whose release waited for it."""
         self._finishes += 1
         while self.deferred and self.deferred[0][0] <= self._finishes:
             self.memory.release_together(self.deferred.popleft()[1])

@@ -1,6 +1,6 @@
-"""LightLLM's admission: a request starts if the tokens of all fit at the worst instant to come.
+"""LightLLM's admission: a request starts if the tokens of all requests fit at the predicted peak.
 
-The loop is `ContinuousBatching`'s and not LightLLM's own. See docs/explanation/lightllm.md for the rules.
+The loop is `ContinuousBatching`'s rather than LightLLM's own. See docs/explanation/lightllm.md for the rules.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pagesim.scheduling.options import MOST, Prices, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest
 
 ADDED_OUTPUT = 6
-"""Tokens by which each request is taken to become longer than it may."""
+"""Tokens by which the expected length of each request exceeds what it may reach."""
 
 
 def peak(futures: Iterable[tuple[int, int]]) -> int:
-    """Return the tokens held at the worst instant, if all generate in step until each has what it asked for.
+    """Return the peak number of tokens held if all requests generate in lockstep up to their limits.
 
-    That is one at which a request ends: before it no request leaves, so all that is held only grows.
+    The peak is reached when some request ends, since what is held only grows until a request leaves.
 
     Source: LightLLM, ``ChunkedPrefillQueue._can_add_new_req``.
 
     Args:
-        futures: of each request the tokens that it is still going to generate, and those that it holds.
+        futures: for each request, the tokens that it will still generate and those that it holds.
     """
     most = held = 0
     for place, (to_come, own) in enumerate(sorted(futures, reverse=True), 1):
@@ -59,16 +59,16 @@ class LightllmOptions(SchedulerOptions):
 
 
 class Lightllm(ContinuousBatching):
-    """LightLLM's admission over `ContinuousBatching`'s loop.
+    """LightLLM's admission within `ContinuousBatching`'s loop.
 
-    What each request may generate is what it asks for, as where LightLLM takes itself to be busy, which it
-    always does under its default ``router_token_ratio``, 0. So no request is ever preempted.
+    Each request is assumed to generate as much as it asks for, as when LightLLM considers itself busy. It
+    always does under its default ``router_token_ratio``, 0. No request is therefore ever preempted.
 
     Args:
-        memory: empty.
+        memory: empty block manager.
         options: limits, under LightLLM's own names.
-        max_model_len: tokens; no request is longer.
-        prices: not looked at.
+        max_model_len: maximum length of a request in tokens.
+        prices: not used.
     """
 
     __slots__ = ("_max_new_tokens",)
@@ -110,7 +110,7 @@ class Lightllm(ContinuousBatching):
 
     def plan(self, now: int) -> Batch:
         batch = super().plan(now)
-        # The peak moves as running requests come closer to their ends and the head of the queue does not.
+        # The predicted peak changes as running requests approach their ends while the head does not.
         self.must_replan = self.must_replan or self.queue.waiting > 0
         return batch
 
@@ -123,7 +123,7 @@ class Lightllm(ContinuousBatching):
         return max(output, min(self._max_new_tokens, self.max_model_len - prompt))
 
     def _future(self, request: EngineRequest, length: int) -> tuple[int, int]:
-        """Return what is to come of a request of so many tokens, and what it holds when it goes on."""
+        """Return the tokens that a request of ``length`` tokens will still generate, and those it holds."""
         own = length + 1
         asked = request.prompt + self._asked(request.prompt, request.output)
         return max(0, asked - own) + ADDED_OUTPUT, own

@@ -1,4 +1,4 @@
-"""Observer: callbacks for what happens in an engine; they change no decision and no path."""
+"""Observer: callbacks for what happens in an engine; they never influence a decision."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # a scheduler tells observers, too
+if TYPE_CHECKING:  # a scheduler imports observers, too
     from pagesim.scheduling.core import Scheduler
 
 
 class FastForward:
-    """Iterations that only decode, with the same requests, and decide nothing.
+    """A run of decode-only iterations with the same requests and without decisions.
 
     Attributes:
-        start: when the first of them is carried out, in ticks.
-        end: when the last of them is over.
-        steps: how many there are.
-        first: ticks of the first.
-        increment: ticks that each takes more than the one before.
-        context: tokens of context in the first.
-        sequences: that decode.
-        draining: sequences that run and do not decode, their last token being in flight; only a single step
-            has any.
-        decided: when the scheduler looked at the queue for the last time before them.
+        start: start of the first iteration, in ticks.
+        end: end of the last iteration, in ticks.
+        steps: number of iterations.
+        first: duration of the first iteration, in ticks.
+        increment: ticks by which each iteration is longer than the previous one.
+        context: context tokens in the first iteration.
+        sequences: decoding sequences.
+        draining: sequences that run without decoding because their last token is in flight; nonzero only
+            for a single iteration.
+        decided: when the scheduler last looked at the queue before them, in ticks.
     """
 
     __slots__ = ("context", "decided", "draining", "end", "first", "increment", "sequences", "start", "steps")
@@ -39,67 +39,67 @@ class FastForward:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Observer:
-    """The callbacks of an engine. A subclass overrides those that it needs; only these are called.
+    """The callbacks of an engine; only those that a subclass overrides are called.
 
-    Times are in ticks. A request that is passed on is the engine's own: it is looked at, never changed.
+    Times are in ticks. Requests passed to a callback are the engine's own objects and must not be changed.
     """
 
     __slots__ = ()
 
     def begun(self, scheduler: Scheduler) -> None:
-        """An engine is made; its scheduler and their memory, still empty, may be looked at from now on."""
+        """An engine was created; its scheduler and memory, still empty, may be inspected from now on."""
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        """An iteration was decided at ``now`` and is carried out from ``start`` for so many ticks.
+        """An iteration was planned at ``now`` and runs from ``start`` for ``ticks`` ticks.
 
-        Memory is as it will be while the iteration runs.
+        Memory is in the state that it has while the iteration runs.
         """
 
     def departed(self, batch: Batch, now: int) -> None:
-        """Requests lost their place or were given up at ``now``, whether or not an iteration follows.
+        """Requests were preempted or given up at ``now``, whether or not an iteration follows.
 
-        Told before `planned` of the same batch.
+        Called before `planned` of the same batch.
         """
 
     def held_up(self, end: int, until: int) -> None:
-        """What an iteration computed that was over at ``end`` is answered at ``until`` only.
+        """The output of an iteration that ended at ``end`` is returned only at ``until``.
 
-        The host waits for a copy meanwhile. Told after that iteration was `planned`, and before the next one.
+        Meanwhile the host waits for a copy. Called after `planned` of that iteration and before the next.
         """
 
     def fast_forwarded(self, run: FastForward) -> None:
-        """Iterations passed without a decision; told when they are over, before memory has grown."""
+        """Iterations passed without a decision; called at their end, before memory has grown."""
 
     def advanced(self, run: FastForward) -> None:
-        """Memory has grown by the iterations of which `fast_forwarded` told just before."""
+        """Memory has grown by the iterations that `fast_forwarded` just reported."""
 
     def interval_ended(self, request: EngineRequest) -> None:
-        """From this iteration on a request's memory does not follow from its length as it did."""
+        """From this iteration on, a request's memory follows from its length in a different way."""
 
     def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
-        """Requests get one or several tokens each at ``now``; told only where each `decodes_apart`."""
+        """Requests get one or more tokens each at ``now``; called only with `Scheduler.decodes_apart`."""
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
-        """A beam of a request goes on from what another one holds; told between two iterations."""
+        """A dropped beam is replaced by a fork of a survivor; called between two iterations."""
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        """A request has its last token at ``now``; it still has its memory, and its interval ends."""
+        """A request gets its last token at ``now``; it still holds its memory, and its interval ends."""
 
     def samples_finished(self, request: EngineRequest, now: int) -> None:
-        """Some samples of a request, `Family.ended`, have their last tokens; the others go on."""
+        """Some samples of a request, `Family.ended`, have their last tokens; the others continue."""
 
     def left(self, row: int, now: int, status: Status) -> None:
-        """A request is over without being finished: given up, ignored or aborted."""
+        """A request left the engine without a call of `finished`, such as one given up or aborted."""
 
     def held_without_running_changes(self, now: int) -> None:
-        """What `Scheduler.held_without_running` returns, or what it holds, is about to change at ``now``."""
+        """The requests in `Scheduler.held_without_running`, or their memory, are about to change."""
 
     def idle(self, now: int, until: int) -> None:
-        """No request runs or waits from ``now`` to ``until`` (``NEVER``: for good)."""
+        """No request runs or waits from ``now`` to ``until`` (``NEVER``: until the end)."""
 
     def next_look(self) -> int:
-        """Return the instant at which an iteration must be planned, so that this observer sees it.
+        """Return the time at which an iteration must be planned so that this observer sees it.
 
-        ``NEVER`` if none is; an instant that has passed asks for every iteration.
+        ``NEVER`` asks for none; a time in the past asks for every iteration to be planned.
         """
         return NEVER

@@ -11,10 +11,10 @@ _NAMES = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
 
 class Observers(Observer):
-    """Several observers as one; each is called only for what it overrides.
+    """Several observers as one; each is called only for the callbacks that it overrides.
 
     Args:
-        observers: in the order in which they are told.
+        observers: observers in the order in which they are called.
     """
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -24,13 +24,13 @@ class Observers(Observer):
                 for observer in observers
                 if getattr(type(observer), name) is not getattr(Observer, name)
             ]
-            if called:  # else the base class's, which does nothing
+            if called:  # otherwise the base class's callback, which does nothing, remains
                 together = _earliest if name == "next_look" else _in_turn
                 setattr(self, name, called[0] if len(called) == 1 else together(called))
 
 
 def _in_turn(called: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    """Return what calls each, in order."""
+    """Return a callback that calls each of the given ones in order."""
 
     def notify(*event: Any) -> None:
         for each in called:
@@ -40,7 +40,7 @@ def _in_turn(called: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 def _earliest(called: Sequence[Callable[..., int]]) -> Callable[..., int]:
-    """Return what asks each for the instant of its next look, and gives the earliest."""
+    """Return a callback that returns the earliest of the given ones' times."""
 
     def ask(*event: Any) -> int:
         return min([each(*event) for each in called])

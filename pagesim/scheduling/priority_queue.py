@@ -1,4 +1,4 @@
-"""The waiting queue by priority: the smallest number first, then by arrival."""
+"""The waiting queue by priority: smallest number first, then by arrival."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 
 Urgency = tuple[int, int, int]
-"""Priority, arrival in ticks, and place among the arrivals; the smallest is served first."""
+"""Priority, arrival time in ticks, and index among the arrivals; the smallest is served first."""
 
 
 class PriorityQueue(WaitingQueue):
-    """A waiting queue by priority; a preempted request takes its place by its own.
+    """A waiting queue ordered by priority; preempted requests are sorted in by priority, too.
 
     Source: vLLM 0.33.0, v1/core/sched/request_queue.py, ``PriorityRequestQueue``.
     """
@@ -24,7 +24,7 @@ class PriorityQueue(WaitingQueue):
         self._heap: list[tuple[Urgency, EngineRequest]] = []
 
     def urgency(self, request: EngineRequest) -> Urgency:
-        """Return what requests are served by."""
+        """Return the sort key by which requests are served."""
         return self.arrivals.priority_of(request.index), request.arrival, request.index
 
     def arrive(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""The waiting queue, first come first served: fresh arrivals behind a pointer, the preempted by arrival."""
+"""The waiting queue, first come, first served: an index range of new requests, and preempted requests."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _arrival = attrgetter("arrival")
 class WaitingQueue:
     """Requests that have arrived and do not run.
 
-    A queue that grows to a hundred thousand requests under overload costs nothing: fresh ones are a range of
-    indices.
+    New requests are stored as a range of indices, so a queue of a hundred thousand under overload costs
+    nothing.
 
     Args:
-        preempted_first: whether a preempted request goes to the very front; if not, it takes its place by
-            arrival, behind those that arrived at the same instant.
+        preempted_first: whether a preempted request goes to the very front; if not, it is sorted in by
+            arrival, behind requests that arrived at the same time.
 
     Attributes:
-        waiting: how many wait.
-        holding: those of them that hold blocks already, into which a connector loads their KV; they come
+        waiting: number of waiting requests.
+        holding: waiting requests that already hold blocks, into which a connector loads their KV; they come
             before all others.
-        next_arrival: when the next one arrives, in ticks; ``NEVER`` when no more will.
+        next_arrival: time of the next arrival, in ticks; ``NEVER`` if there is none.
     """
 
     __slots__ = (
@@ -57,17 +57,17 @@ class WaitingQueue:
         self._fresh_head: EngineRequest | None = None
 
     def expect(self, arrivals: Arrivals) -> None:
-        """Say which requests are going to arrive."""
+        """Set the requests that will arrive."""
         self.arrivals = arrivals
         self.announce()
 
     def announce(self) -> None:
-        """Say that requests were added to the end of those that are going to arrive."""
+        """Note that requests were appended to those that will arrive."""
         arrivals, arrived = self.arrivals, self.arrived
         self.next_arrival = arrivals.ticks[arrived] if arrived < len(arrivals.ticks) else arrivals.next_send
 
     def arrive(self, now: int) -> None:
-        """Let every request in that has arrived by ``now``."""
+        """Enqueue every request that has arrived by ``now``."""
         if self.next_arrival > now:
             return
         arrivals, before = self.arrivals, self.arrived
@@ -85,7 +85,7 @@ class WaitingQueue:
         self.arrived = arrived
 
     def head(self) -> EngineRequest | None:
-        """Return the request whose turn it is; None when none waits."""
+        """Return the request at the head of the queue; None if the queue is empty."""
         if not self.waiting:
             return None
         if self.holding:
@@ -103,11 +103,11 @@ class WaitingQueue:
         return head
 
     def is_ahead(self, request: EngineRequest, fresh: int) -> bool:
-        """Say whether a request that came back is served before the one of this index, which never ran."""
+        """Return whether a preempted request is served before the new one with index ``fresh``."""
         return request.arrival < self.arrivals.ticks[fresh]
 
     def pop(self, request: EngineRequest) -> None:
-        """Take the head, as ``head`` returned it, out of the queue."""
+        """Remove the head of the queue, as returned by ``head``."""
         self.waiting -= 1
         if self.holding:
             del self.holding[0]
@@ -126,11 +126,11 @@ class WaitingQueue:
             insort(self._preempted, request, key=_arrival)
 
     def put_back(self, holding: Sequence[EngineRequest], others: Sequence[EngineRequest]) -> None:
-        """Put requests back that were passed over, in their order, in front of those that were not.
+        """Put skipped requests back at the front of the queue, in their order.
 
         Args:
-            holding: those that hold blocks.
-            others: those that hold none.
+            holding: skipped requests that hold blocks.
+            others: skipped requests that hold none.
         """
         self.waiting += len(holding)
         self.holding[:0] = holding
@@ -138,7 +138,7 @@ class WaitingQueue:
             self.requeue(request)
 
     def abort(self, row: int) -> EngineRequest | None:
-        """Take a waiting request out, wherever it stands; return it if it has run before or holds blocks."""
+        """Remove a waiting request from the queue; return it if it has run before or holds blocks."""
         self.waiting -= 1
         for place, request in enumerate(self.holding):
             if request.row == row:

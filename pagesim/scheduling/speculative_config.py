@@ -1,4 +1,4 @@
-"""``--speculative-config``: who drafts, how many tokens, and what vLLM's scheduler makes of it.
+"""``--speculative-config``: the drafting method, its draft tokens, and their effect on vLLM's scheduler.
 
 Source: vLLM 0.33.0, config/speculative.py and config/vllm.py.
 """
@@ -15,10 +15,10 @@ from pagesim.setup.reading import parse_json
 METHODS: Final = (
     *("ngram", "ngram_gpu", "suffix", "mtp", "eagle", "eagle3", "draft_model", "dflash", "dspark"),
 )
-"""The methods by which vLLM drafts."""
+"""vLLM's drafting methods."""
 
 READS_HIDDEN_STATES: Final = frozenset(("mtp", "eagle", "eagle3"))
-"""Those whose drafter reads the model's hidden states, and the token after each."""
+"""Methods whose drafter reads the model's hidden states and the token after each."""
 
 ACCEPTANCE: Final[dict[str, tuple[float, ...]]] = {
     "mtp": (0.85, 0.75, 0.65),
@@ -26,11 +26,11 @@ ACCEPTANCE: Final[dict[str, tuple[float, ...]]] = {
     "draft_model": (0.7,),
     **dict.fromkeys(("ngram", "ngram_gpu", "suffix"), (0.3,)),
 }
-"""Presets by method, where a system says no acceptance: the probability that a draft is accepted if all
-before it are, by position; the last holds for all further ones.
+"""Presets by method for systems that set no acceptance: the probability, by position, that a draft is
+accepted if all before it are. The last one applies to all further positions.
 
-The first of ``mtp`` is the lower end of what DeepSeek-V3's report has (arXiv 2412.19437, 5.4.3), those of
-EAGLE are near EAGLE-3's (arXiv 2503.01840, figure 7), which hardly fall by position; the others are guesses.
+The first of ``mtp`` is the lower end of the range in DeepSeek-V3's report (arXiv 2412.19437, 5.4.3). EAGLE's
+are near EAGLE-3's (arXiv 2503.01840, figure 7), which hardly fall with the position. Others are guesses.
 """
 
 MOST_DRAFTS: Final = 1024
@@ -50,23 +50,23 @@ WITHOUT_EFFECT: Final = frozenset(
         ),
     )
 )
-"""Keys that change neither memory nor scheduling: of kernels, of sampling, of loading and of look-ups."""
+"""Keys that affect neither memory nor scheduling: those for kernels, sampling, loading and look-ups."""
 
 
 class DraftRules(NamedTuple):
-    """The numbers by which a method of speculation affects scheduling and memory.
+    """The numbers through which a drafting method affects scheduling and memory.
 
     Attributes:
-        num_speculative_tokens: drafts of a request's step, and the states that a state group keeps for them.
-        lookahead: slots behind a step's last token, which the drafter fills.
-        prefill_lookahead: tokens behind a chunk of a prompt that the drafter reads in its step.
-        hash_lookahead: tokens behind a block that its hash covers.
-        draft_slots: tokens of a step's budget that each request takes for its drafter, besides its own.
-        reads_behind: whether the drafter's KV of a block depends on the token behind the block.
-        drops_block: whether the last block of a hit is computed again for that reason.
-        max_concurrency: requests that may run at most, whatever ``max_num_seqs``.
-        by_batch: (first, last, drafts): the drafts of each request's next step where a step has from
-            ``first`` to ``last`` requests; empty for the same drafts always.
+        num_speculative_tokens: draft tokens per request and step; a state group keeps as many states.
+        lookahead: slots after a step's last token, which the drafter fills.
+        prefill_lookahead: tokens after a prompt chunk that the drafter reads in that chunk's step.
+        hash_lookahead: tokens after a block that its hash covers.
+        draft_slots: tokens of a step's budget that each request uses for its drafter, besides its own.
+        reads_behind: whether the drafter's KV of a block depends on the token after the block.
+        drops_block: whether the last block of a hit is recomputed for that reason.
+        max_concurrency: maximum number of running requests, regardless of ``max_num_seqs``.
+        by_batch: (first, last, drafts): draft tokens of each request's next step if the current one has from
+            ``first`` to ``last`` requests; empty if the number is constant.
     """
 
     num_speculative_tokens: int
@@ -80,7 +80,7 @@ class DraftRules(NamedTuple):
     by_batch: tuple[tuple[int, int, int], ...] = ()
 
     def drafts_after(self, requests: int) -> int:
-        """Return the drafts of each request's step after one of so many requests; gaps keep the last."""
+        """Return the draft tokens per request after a step of ``requests`` requests; gaps keep the last."""
         if not self.by_batch:
             return self.num_speculative_tokens
         drafts = 0
@@ -94,7 +94,7 @@ class DraftRules(NamedTuple):
 
 
 class SpeculativeConfig(BaseModel):
-    """The keys of ``--speculative-config`` that decide on memory or scheduling."""
+    """The keys of ``--speculative-config`` that affect memory or scheduling."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -113,7 +113,7 @@ class SpeculativeConfig(BaseModel):
 
     @property
     def drafter(self) -> str:
-        """The method: as given, or as vLLM tells it from the name of the draft model."""
+        """Drafting method: as given, or as vLLM infers it from the name of the draft model."""
         method, model = self.method, (self.model or "").lower()
         if method is not None:
             return "mtp" if method.endswith("_mtp") else method
@@ -128,31 +128,31 @@ class SpeculativeConfig(BaseModel):
 
     @property
     def tokens(self) -> int:
-        """Drafts of a request's step at most."""
+        """Maximum number of draft tokens per request and step."""
         tokens = self.num_speculative_tokens or self.n_predict
         assert tokens is not None
         return tokens
 
     @property
     def reads_hidden_states(self) -> bool:
-        """Whether the drafter reads the model's hidden states, and the token after each."""
+        """Whether the drafter reads the model's hidden states and the token after each."""
         return self.drafter in READS_HIDDEN_STATES
 
     @property
     def modules(self) -> int:
-        """MTP modules that draft one token each; 1 where one drafts all."""
+        """Number of MTP modules that draft one token each; 1 if one drafts all tokens."""
         return min(self.n_predict or 1, self.tokens) if self.drafter == "mtp" else 1
 
     @property
     def drafts_at_once(self) -> bool:
-        """Whether the drafter works out all drafts of a request's step in one forward."""
+        """Whether the drafter computes all draft tokens of a request's step in one forward pass."""
         return self.parallel_drafting or self.drafter in ("dflash", "dspark")
 
     def acceptance(self, number: float | None) -> tuple[float, ...]:
-        """Return the probability of each draft to be accepted if all before it are, by position.
+        """Return the probability, by position, that a draft is accepted if all before it are.
 
         Args:
-            number: that of every draft; None for what the config says, or else the method's preset.
+            number: probability for every position; None for the config's own or else the method's preset.
         """
         if number is not None:
             return (number,)
@@ -165,12 +165,12 @@ class SpeculativeConfig(BaseModel):
         return ACCEPTANCE[self.drafter]
 
     def rules(self, *, caches: bool, connects: bool, max_num_batched_tokens: int) -> DraftRules:
-        """Return what its method means for scheduling and memory.
+        """Return the effects of the drafting method on scheduling and memory.
 
         Args:
             caches: whether prefixes are cached.
-            connects: whether a connector loads KV from elsewhere, which knows no hashes that look ahead.
-            max_num_batched_tokens: the token budget of a step.
+            connects: whether a connector loads KV from elsewhere, which rules out hashes that look ahead.
+            max_num_batched_tokens: token budget of a step.
         """
         drafts, method, hidden = self.tokens, self.drafter, self.reads_hidden_states
         anchored = method in ("dflash", "dspark")
@@ -197,7 +197,7 @@ class SpeculativeConfig(BaseModel):
 
 
 def _rate_of_length(length: float, drafts: int) -> float:
-    """Return the acceptance by which a verification of so many drafts gives so many tokens on average."""
+    """Return the acceptance at which verifying ``drafts`` drafts yields ``length`` tokens on average."""
     low, high = 0.0, 1.0
     while high - low > 1e-12:
         rate = (low + high) / 2
@@ -206,10 +206,10 @@ def _rate_of_length(length: float, drafts: int) -> float:
 
 
 def read_speculative_config(text: str) -> SpeculativeConfig:
-    """Read the JSON object of ``--speculative-config``; dashes in keys are underscores.
+    """Read the JSON object of ``--speculative-config``; dashes in keys are read as underscores.
 
     Raises:
-        PagesimError: it is no object, a key is unknown or not modelled, or a value is off.
+        PagesimError: it is no JSON object, a key is unknown or not modelled, or a value is invalid.
     """
     try:
         given = parse_json(text)

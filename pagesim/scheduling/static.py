@@ -15,7 +15,7 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 
 SHORT_OF = 8
-"""The artifact's FasterTransformer stops at 2040 of 2048 tokens."""
+"""Tokens short of max_model_len: the artifact's FasterTransformer stops at 2040 of 2048 tokens."""
 
 
 class StaticOptions(SchedulerOptions):
@@ -32,16 +32,16 @@ class StaticOptions(SchedulerOptions):
 class StaticBatching(Scheduler):
     """Static batching of whole requests.
 
-    When nothing runs, the longest prefix of the queue forms a batch; no request joins or leaves it. Inputs
-    are padded to the longest, every row generates as many tokens as the longest output, and all finish
-    together. Each row reserves the padded length, so memory must be one that reserves exactly what it is
-    told.
+    When nothing runs, the longest possible prefix of the queue forms a batch, which no request joins or
+    leaves. Inputs are padded to the longest, every row generates as many tokens as the longest output, and
+    all finish together. Each row reserves the padded length, so memory must reserve exactly what is
+    requested.
 
     Args:
-        memory: empty; reserves prompt + output.
-        options: ``max_batch`` is what the engine was found to hold, an input and no result.
-        max_model_len: limit on the longest input plus the longest output of a batch, and 8 tokens.
-        prices: not looked at.
+        memory: empty block manager that reserves prompt + output.
+        options: engine options; ``max_batch`` is the measured capacity of the engine, an input, not a result.
+        max_model_len: limit on the longest input plus the longest output of a batch plus 8, in tokens.
+        prices: not used.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class StaticBatching(Scheduler):
     def finish(self, now: int) -> list[EngineRequest]:
         done = super().finish(now)
         if done:
-            self.context = 0  # of padded rows, which no request's length tells
+            self.context = 0  # it counted padded rows, which requests' lengths do not show
         return done
 
     def _form_batch(self, batch: Batch) -> None:
@@ -123,7 +123,7 @@ class StaticBatching(Scheduler):
             memory.admit(request, longest)
             request.output = own
             memory.start_decoding(request)
-            request.length_offset = request.prompt - memory.steps  # of its own tokens; the others are padding
+            request.length_offset = request.prompt - memory.steps  # counts its own tokens without padding
             request.last_step = memory.steps + padded_output - 1
             self._finishing.append((request.last_step, request.order, request))
         sequences = self.running_sequences
@@ -133,7 +133,7 @@ class StaticBatching(Scheduler):
         batch.query_key_pairs = sequences * (longest * (longest + 1) // 2)
 
     def _next_batch(self) -> list[EngineRequest]:
-        """Take the longest prefix of the queue that makes a batch out of it."""
+        """Remove the longest prefix of the queue that can form a batch, and return it."""
         memory, queue = self.memory, self.queue
         longest_input = longest_output = rows = 0
         chosen: list[EngineRequest] = []

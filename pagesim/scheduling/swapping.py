@@ -1,4 +1,4 @@
-"""Swapping: which victims of a preemption move to the host, and when they come back."""
+"""Swapping: which preempted requests move to the host, and when they come back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.scheduling.options import Preemption, Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # a scheduler has a swap space
+if TYPE_CHECKING:  # a scheduler imports the swap space, too
     from pagesim.scheduling.core import Scheduler
 
 _arrival = attrgetter("arrival")
@@ -21,19 +21,19 @@ _arrival = attrgetter("arrival")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SwapSpace:
-    """The requests that were preempted by swapping, and the rule by which victims are.
+    """The requests that are swapped out, and the rule that decides which victims are swapped.
 
-    A victim of several samples is swapped, because its samples share blocks; a single sample is recomputed
-    unless swapping is forced, or cheaper.
+    A victim with several samples is swapped, because its samples share blocks. A single sample is recomputed
+    unless swapping is forced or cheaper.
 
     Args:
-        memory: the engine's.
-        preemption: the mode that was chosen.
-        prices: what swapping and recomputing cost, for mode ``auto``.
+        memory: the engine's block manager.
+        preemption: preemption mode.
+        prices: costs of swapping and of recomputing, for mode ``auto``.
 
     Attributes:
-        requests: those that are swapped out.
-        may_swap_one: whether a request of a single sample may be swapped out.
+        requests: requests that are swapped out.
+        may_swap_one: whether a request with a single sample may be swapped out.
     """
 
     __slots__ = ("_memory", "_preemption", "_prices", "may_swap_one", "requests")
@@ -46,10 +46,10 @@ class SwapSpace:
         self.requests: list[EngineRequest] = []
 
     def expect(self, widest: int) -> None:
-        """Refuse requests of so many samples if they cannot be preempted as is asked.
+        """Check that requests with up to ``widest`` samples can be preempted in the chosen mode.
 
         Raises:
-            PagesimError: recomputation is forced, and the engine swaps them.
+            PagesimError: recomputation is forced, but the engine swaps such requests.
         """
         if self._preemption == "recompute" and widest > 1 and self._memory.shares:
             raise PagesimError(
@@ -57,13 +57,13 @@ class SwapSpace:
             )
 
     def takes(self, request: EngineRequest, batch: Batch, sequences: int, context: int) -> bool:
-        """Say whether a victim is swapped out; if not, it is recomputed.
+        """Return whether a victim is swapped out; if not, it is recomputed.
 
         Args:
             request: the victim, which still has its memory.
-            batch: the iteration at hand.
-            sequences: that run beside it.
-            context: tokens that those hold.
+            batch: the current iteration.
+            sequences: sequences that keep running.
+            context: tokens held by these sequences.
         """
         memory = self._memory
         if not memory.shares:
@@ -80,7 +80,7 @@ class SwapSpace:
         return swaps
 
     def swap_out(self, request: EngineRequest, batch: Batch) -> None:
-        """Move a victim's blocks to the host; one that finds no room there is given up."""
+        """Move a victim's blocks to the host, or give the victim up if the host has no room."""
         memory = self._memory
         if memory.held_blocks(request) <= memory.free_cpu_blocks:
             batch.blocks_out += memory.swap_out(request)
@@ -91,7 +91,7 @@ class SwapSpace:
             batch.unschedulable += ((request, FailureMode.SWAP_SPACE_FULL),)
 
     def swap_in(self, scheduler: Scheduler, batch: Batch) -> None:
-        """Bring requests back, first come first served, as far as the device has room; they run again."""
+        """Swap requests back in and run them, first come, first served, as long as the device has room."""
         memory = self._memory
         self.requests.sort(key=_arrival)
         while self.requests:
@@ -112,7 +112,7 @@ class SwapSpace:
             scheduler.start(request)
 
     def abort(self, row: int) -> EngineRequest | None:
-        """Free what a request holds on the host and return it; None if it is not swapped out."""
+        """Free a swapped-out request's blocks on the host and return it; None if it is not swapped out."""
         for place, request in enumerate(self.requests):
             if request.row == row:
                 self._memory.drop_swapped(request)

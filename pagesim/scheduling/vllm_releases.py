@@ -1,6 +1,6 @@
-"""Releases of vLLM v1: what each decides differently, and what its server takes where an option is left out.
+"""Releases of vLLM v1: how their decisions differ, and the defaults of their servers.
 
-Where each number stands in a release is in docs/reference/vllm-defaults.md.
+The source of each number in a release is listed in docs/reference/vllm-defaults.md.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pagesim.scheduling.options import Machine
 
 GIB = 1 << 30
-"""Bytes."""
+"""Bytes per GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What a server takes on a kind of GPU.
+    """A server's defaults on a class of GPUs.
 
     Attributes:
-        least_gib: memory from which a GPU is of this tier.
-        smaller: parts of the names of GPUs that have the memory and still belong to the smallest tier.
+        least_gib: minimum memory of a GPU in this tier, in GiB.
+        smaller: parts of the names of GPUs that have this memory but still belong to a lower tier.
         max_num_batched_tokens: token budget of a step.
-        max_num_seqs: running requests at most.
+        max_num_seqs: maximum number of running requests.
     """
 
     least_gib: int
@@ -30,35 +30,35 @@ class Tier:
     max_num_seqs: int
 
     def takes(self, machine: Machine) -> bool:
-        """Say whether a GPU is of this tier or a larger one."""
+        """Return whether a GPU is in this tier or a larger one."""
         enough = machine.memory_bytes >= self.least_gib * GIB
         return enough and not any(part in machine.gpu.lower() for part in self.smaller)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a release of vLLM does that others do otherwise.
+    """Behaviour in which a release of vLLM differs from others.
 
     Attributes:
-        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
-        spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
-            several that were passed are then in front in reverse order.
-        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
-        bounds_threshold: the long-prefill threshold is at most the longest request.
-        lacks: options that its server does not know.
-        async_scheduling: whether its server schedules the next batch while the one before it runs.
-        serves_by_priority: whether what it decides by priority is checked.
+        reserves_full_isl: whether a prompt is admitted only if all of it fits, not just its first chunk.
+        spares_single: whether the long-prefill threshold is ignored while there is only one request.
+        overtakes: whether, without chunked prefill, later prompts overtake one that exceeds the budget;
+            several overtaken ones return to the front in reverse order.
+        reuses_unhashed_first: whether freed blocks without a hash are the next to be allocated.
+        bounds_threshold: whether the long-prefill threshold must not exceed max_model_len.
+        lacks: options that its server does not have.
+        async_scheduling: whether its server schedules the next batch while the previous one runs.
+        serves_by_priority: whether its scheduling by priority has been checked.
         speculates: whether its speculative decoding is modelled.
-        groups_layers: whether it is checked what blocks it makes of layers that differ in what they keep.
-        scales_tokens: whether it is known what its blocks take with a scale of each token and head.
-        gpu_memory_utilization: the share of GPU memory that its server uses.
-        counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
-        keeps_sampler_buffers: whether its sampler keeps counts of tokens for all requests (V2 model runner).
-        prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
-            can hold, rather than all slots.
-        follows_checkpoint: whether it is checked that a KV cache of no given dtype has the checkpoint's.
-        tiers: what its server takes by GPU, the largest first; the last takes all.
+        groups_layers: whether its blocks for layers that differ in what they keep have been checked.
+        scales_tokens: whether the size of its blocks with one scale per token and head is known.
+        gpu_memory_utilization: share of GPU memory that its server uses.
+        counts_cuda_graphs: whether its server deducts the memory of CUDA graphs from the cache.
+        keeps_sampler_buffers: whether its sampler keeps token counts for all requests (V2 model runner).
+        prints_whole_requests: whether "GPU KV cache size" in its log counts only what requests of maximum
+            length can hold, rather than all slots.
+        follows_checkpoint: whether a KV cache without a given dtype is known to use the checkpoint's.
+        tiers: defaults of its server by GPU, largest tier first; the last one accepts every GPU.
     """
 
     tiers: tuple[Tier, ...]

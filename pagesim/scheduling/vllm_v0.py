@@ -1,4 +1,4 @@
-"""vLLM's scheduler of releases 0.1.7 to 0.2.7: an iteration is all prompts or all decodes, prompts first."""
+"""vLLM's scheduler in 0.1.7 to 0.2.7: an iteration runs only prompts or only decodes, prompts first."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pagesim.workloads.trace import IntColumn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV0(Scheduler):
-    """vLLM's scheduler before 0.3: iterations of prompts, and of decodes.
+    """vLLM's scheduler before 0.3, with separate iterations for prompts and for decodes.
 
     Args:
-        memory: empty.
-        options: ``max_num_seqs`` limits running sequences.
-        max_model_len: a longer prompt is ignored.
-        prices: for preemption ``auto``.
+        memory: empty block manager.
+        options: engine options; ``max_num_seqs`` limits running sequences.
+        max_model_len: maximum length of a prompt in tokens; longer ones are ignored.
+        prices: costs of swapping and of recomputing, for preemption ``auto``.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class VllmV0(Scheduler):
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int:
-        return max_model_len + 1  # it is checked after the token that goes beyond
+        return max_model_len + 1  # it is checked only after the token that exceeds it
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
@@ -79,15 +79,15 @@ class VllmV0(Scheduler):
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
-        self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
+        self.spare_blocks = self.widest  # the rule requires them even if no new block is needed
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        return ""  # no request is rejected at submission: what cannot be served is ignored in its turn
+        return ""  # none is rejected at submission; what cannot be served is ignored when its turn comes
 
     def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         option = "max_model_len" if self.prompt_limit == self.max_model_len else "max_num_batched_tokens"
         probe = SequenceGroup(1, output_tokens, samples)
-        # One that was preempted is looked at again, with what it had generated.
+        # A preempted request is checked again together with its generated tokens.
         for what, length in (
             ("the prompt exceeds", prompt_tokens),
             ("preempted, the prompt and what was generated exceed", prompt_tokens + output_tokens),
@@ -110,14 +110,14 @@ class VllmV0(Scheduler):
             batch.sequences = self.running_sequences
             if self.widest > 1:
                 batch.sequences -= sum([request.samples - 1 for request in batch.prompts])
-            # What comes next is another batch of prompts, or the first step of those at hand.
+            # The next iteration is another batch of prompts, or the first decode of these.
             self.must_replan = True
         else:
             self._decode(batch)
         return batch
 
     def _prefill(self, batch: Batch) -> None:
-        """Admit prompts, as many as the limits allow; the head of the queue is never overtaken."""
+        """Admit as many prompts as the limits allow; the head of the queue is never overtaken."""
         memory, queue, pads = self.memory, self.queue, self.release.pads
         longest = 0
         while (request := queue.head()) is not None:
@@ -129,7 +129,7 @@ class VllmV0(Scheduler):
                 continue
             joins = self.may_join(request)
             if not self.running and not (fits and joins):
-                # No request will ever make room: the real one blocks the queue for ever.
+                # No request will ever make room; in the real engine it blocks the queue forever.
                 queue.pop(request)
                 batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
                 continue
@@ -151,14 +151,14 @@ class VllmV0(Scheduler):
             self.admit(request, batch)
 
     def _drops(self, request: EngineRequest) -> bool:
-        """Say whether the real engine drops a request that does not fit or is too long."""
+        """Return whether the real engine drops a request that does not fit or is too long."""
         length = request.length
         if length > self.prompt_limit:
             return True
         return self.release.gives_up and not self.memory.could_admit(request, length, self.watermark_blocks)
 
     def _decode(self, batch: Batch) -> None:
-        """Give every running request a token; bring swapped ones back unless a request lost its place."""
+        """Give every running request a token; swap requests back in unless one was preempted."""
         waited = bool(self.swapped)
         keep_running(self, batch)
         preempted = bool(batch.recomputed or batch.swapped_out)
@@ -167,15 +167,15 @@ class VllmV0(Scheduler):
         batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
         batch.context_tokens = batch.decode_context = self.context
         batch.launches = bool(batch.blocks_in or batch.blocks_out)
-        # The next iteration tries swapped requests if this one could not, or prompts if this one did not or
-        # if memory was freed since.
+        # The next iteration tries swapped requests if this one could not. It tries prompts if this one did
+        # not, or if memory was freed since.
         if self.swapped:
             self.must_replan = preempted
         else:
             self.must_replan = (preempted or waited or bool(batch.unschedulable)) and self._head_moves()
 
     def _head_moves(self) -> bool:
-        """Say whether the head of the queue would be admitted or dropped now."""
+        """Return whether the head of the queue would be admitted or dropped now."""
         request = self.queue.head()
         if request is None:
             return False

@@ -1,4 +1,4 @@
-"""Options of vLLM before 0.3, and what differs between its releases."""
+"""Options of vLLM before 0.3, and differences between its releases."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pagesim.scheduling.options import MOST, PreemptingOptions
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What differs between the releases.
+    """Differences between the releases.
 
     Attributes:
-        pads: a batch of prompts counts padded to its longest; the padding is limited, too.
-        gives_up: a prompt that the cache can never hold is ignored instead of blocking the queue for ever.
-        batched_tokens: default of max_num_batched_tokens where the model is not longer.
+        pads: whether a batch of prompts counts as padded to its longest, and the padding is limited.
+        gives_up: whether a prompt that can never fit is ignored instead of blocking the queue forever.
+        batched_tokens: default of max_num_batched_tokens, unless max_model_len is larger.
     """
 
     pads: bool

@@ -1,4 +1,4 @@
-"""The options of vLLM v1, under its server's names, and what the server takes for those left out."""
+"""The options of vLLM v1, under its server's names, and the server's defaults for unset ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AS_SERVED = "Defaults to what the release's server takes on this GPU."
 
 
 LARGEST_GRAPH = 512
-"""Tokens of the largest iteration that the server captures as a CUDA graph, however many may run."""
+"""Upper bound on the default size, in tokens, of the largest iteration captured as a CUDA graph."""
 
 
 class VllmV1Options(DataParallelOptions):
-    """Options of vLLM v1. What depends on the release or the GPU is None until `resolved` has replaced it."""
+    """Options of vLLM v1; those that depend on the release or the GPU are None until `resolved` sets them."""
 
     vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
         "0.33.0", description="Release whose scheduler is simulated."
@@ -165,7 +165,7 @@ class VllmV1Options(DataParallelOptions):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """What drafts, and how; None where nothing does."""
+        """Speculative decoding configuration; None without speculative decoding."""
         if self.speculative_config is not None:
             return read_speculative_config(self.speculative_config)
         if self.speculative_method is None or self.speculative_tokens == 0:
@@ -176,7 +176,7 @@ class VllmV1Options(DataParallelOptions):
 
     @property
     def draft_rules(self) -> DraftRules | None:
-        """What its drafts mean for scheduling and memory; None without any. Of `resolved` options."""
+        """Effects of draft tokens on scheduling and memory, for `resolved` options; None without drafts."""
         speculation = self.speculation
         if speculation is None:
             return None
@@ -188,19 +188,19 @@ class VllmV1Options(DataParallelOptions):
 
     @property
     def offloads(self) -> bool:
-        """Whether KV is offloaded to a tier beside the device."""
+        """Whether KV is offloaded to a tier behind the device."""
         return (
             bool(self.tiers) or self.kv_offloading_size is not None or self.kv_offloading_chunks is not None
         )
 
     @property
     def tier_option(self) -> str:
-        """The name of the option that asks for tiers."""
+        """Name of the option that configures tiers."""
         return "tiers" if self.tiers else "kv_offloading_size"
 
     @property
     def tiers_asked(self) -> str:
-        """That option with its value, for a sentence."""
+        """The given tier option and its value, for a message."""
         for name, value in (
             ("tiers", " ".join(self.tiers or ())),
             ("kv_offloading_size", self.kv_offloading_size),
@@ -211,12 +211,12 @@ class VllmV1Options(DataParallelOptions):
 
 
 def batches_in_flight(options: VllmV1Options) -> int:
-    """Return how many batches are scheduled before the outcome of the first of them is known, at most.
+    """Return the maximum number of batches scheduled before the outcome of the first of them is known.
 
     Source: vLLM 0.33.0, ``max_concurrent_batches`` in config/vllm.py.
 
     Args:
-        options: resolved.
+        options: resolved options.
     """
     return (options.pipeline_parallel_size or 1) + bool(options.async_scheduling)
 
@@ -225,12 +225,12 @@ Own = TypeVar("Own", bound=VllmV1Options)
 
 
 def resolved(options: Own, machine: Machine) -> Own:
-    """Return what the release's server runs with: the options given, and its own for those left out.
+    """Return the options with which the release's server runs: the given ones and its defaults.
 
-    Only what the release knows no option for stays open.
+    Options that the release does not have stay None, as do some without a server default.
 
     Raises:
-        PagesimError: the release has no such option, or its server would not start with these.
+        PagesimError: the release lacks a given option, or the options are invalid or not supported.
     """
     version = options.vllm_version
     release = RELEASES[version]
@@ -251,7 +251,7 @@ def resolved(options: Own, machine: Machine) -> Own:
     given: dict[str, Any] = {}
     if speculation is not None:
         if speculation.drafter == "suffix":
-            defaults["async_scheduling"] = False  # it has the V1 model runner, which waits for each step
+            defaults["async_scheduling"] = False  # it uses the V1 model runner, which waits for each step
         if speculation.modules > 1:
             given["speculative_config"] = speculation.model_dump_json(exclude_defaults=True)
     if options.offloads:
@@ -281,7 +281,7 @@ def resolved(options: Own, machine: Machine) -> Own:
 
 
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
-    """Return the tokens and the requests of an iteration; the default of each depends on the other."""
+    """Return the maximum tokens and requests of an iteration; their defaults depend on each other."""
     tier, longest = release.tier(machine), machine.max_model_len
     times = 2 if options.performance_mode == "throughput" else 1
     sequences = options.max_num_seqs or times * tier.max_num_seqs
@@ -295,7 +295,7 @@ def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple
 
 
 def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, sequences: int) -> None:
-    """Refuse what the server refuses when it starts, and what no log has checked."""
+    """Reject what the server rejects at start-up, and what no log of its decisions has verified."""
     if options.async_scheduling and not release.async_scheduling:
         raise PagesimError(
             f"async_scheduling of vLLM {options.vllm_version} is in no log of its decisions; leave it out, "
@@ -331,12 +331,12 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
 
 
 def _check_beside(options: VllmV1Options, name: str, *others: str) -> None:
-    """Refuse an option beside another release than 0.33.0, and beside others with which no log shows it.
+    """Reject an option with a release other than 0.33.0 or in combinations that no log covers.
 
     Args:
-        options: as they were given.
-        name: of the option; nothing is looked at where it is left out, or is of one GPU.
-        others: ``offloads``, where it is in no log beside a tier; ``speculation``, beside drafts.
+        options: options as given.
+        name: name of the option; nothing is checked if it is unset or 1.
+        others: combinations not covered: ``offloads`` with a tier, ``speculation`` with drafts.
     """
     value = getattr(options, name)
     if value in (None, 1):
@@ -355,7 +355,7 @@ def _check_beside(options: VllmV1Options, name: str, *others: str) -> None:
 
 
 def _check_offloading(options: VllmV1Options) -> None:
-    """Refuse a tier beside what no log of the release shows with one."""
+    """Reject a tier in combinations that no log of the release covers."""
     if not options.offloads:
         return
     asked = options.tier_option
@@ -383,16 +383,16 @@ def _check_offloading(options: VllmV1Options) -> None:
 def _drafting(
     options: VllmV1Options, release: Release, machine: Machine, tokens: int
 ) -> SpeculativeConfig | None:
-    """Return what drafts, with the model's own MTP modules; None where nothing does.
+    """Return the speculative decoding configuration with the model's MTP modules; None without one.
 
     Args:
-        options: as given.
-        release: its server's.
-        machine: what it knows of the model.
-        tokens: the token budget of a step.
+        options: options as given.
+        release: the server's release.
+        machine: what the server knows of the model.
+        tokens: token budget of a step.
 
     Raises:
-        PagesimError: what says so is incomplete, or contradicts itself; or the server does not start so.
+        PagesimError: the options are incomplete or contradictory, or the server would not start with them.
     """
     if options.speculative_config is None:
         together = ("speculative_method", "speculative_tokens")

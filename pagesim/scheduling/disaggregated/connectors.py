@@ -15,11 +15,11 @@ from pagesim.scheduling.disaggregated.transfer_completions import TransferComple
 from pagesim.scheduling.kv_connector import KVConnector
 from pagesim.scheduling.request import EngineRequest
 
-if TYPE_CHECKING:  # which asks connectors
+if TYPE_CHECKING:  # the scheduler imports connectors, too
     from pagesim.scheduling.vllm_v1.scheduler import VllmV1
 
 Pull = Callable[[EngineRequest, int, int], int]
-"""Begins to pull a request's prompt: so many blocks, at an instant; returns when that is over, in ticks."""
+"""Starts to pull a request's prompt, given (request, blocks, time); returns the end time, in ticks."""
 
 
 def _at_once(request: EngineRequest, blocks: int, now: int) -> int:
@@ -27,14 +27,14 @@ def _at_once(request: EngineRequest, blocks: int, now: int) -> int:
 
 
 class IdleConnector(KVConnector):
-    """The connector of an engine that could take prompts from others, and serves all requests by itself.
+    """The connector of an engine that could receive prompts from others but serves all requests by itself.
 
-    It is a consumer of KV, so that blocks of requests in flight are fenced. Nothing is transferred where no
-    router gives requests ``kv_transfer_params``.
+    As a consumer of KV, it fences the blocks of requests in flight. Nothing is transferred unless a router
+    gives requests ``kv_transfer_params``.
 
     Args:
-        memory: the device's, of one group; of several this connector's prefixes may differ by group
-            (``supports_divergent_local_hybrid_hits``).
+        memory: the device's block manager, with one group; with several, prefix hits may differ by group
+            under this connector (``supports_divergent_local_hybrid_hits``).
     """
 
     parks = ("landing", "fenced")
@@ -46,14 +46,14 @@ class IdleConnector(KVConnector):
 
 
 class PolledConnector(KVConnector):
-    """A connector whose worker polls transfers with each batch, and reports them with its tokens.
+    """A connector whose worker polls transfers with each batch and reports them with its tokens.
 
     Args:
-        memory: the device's, of layers that keep every token alike.
+        memory: the device's block manager, for layers that all keep every token.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        completions: of the transfers.
+        completions: tracks which transfers have finished.
     """
 
     def __init__(self, memory: BlockManager, in_flight: int) -> None:
@@ -72,27 +72,27 @@ class PolledConnector(KVConnector):
         return self.completions.unknown
 
     def idle(self, now: int) -> None:
-        """Take back what transfers do not need any more, while the engine has nothing to do."""
+        """Process finished transfers while the engine has nothing to do."""
         self.over(self.completions.drain(now))
 
     def over(self, rows: Sequence[int]) -> None:
-        """Note that transfers of requests are over."""
+        """Note that the transfers of requests have finished."""
         raise NotImplementedError
 
 
 class PrefillConnector(PolledConnector):
-    """The connector of an engine that only prefills, for requests of one output token each.
+    """The connector of an engine that only prefills, for requests with one output token each.
 
-    A request that is over keeps its blocks. They are free when the worker has reported that they were pulled,
-    or that their lease is over; a request that is aborted before it is over frees its blocks at once.
+    A finished request keeps its blocks until the worker reports that they were pulled or that their lease
+    expired. A request that is aborted before it finishes frees its blocks at once.
 
     Args:
-        memory: the device's, of layers that keep every token alike.
+        memory: the device's block manager, for layers that all keep every token.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        holds: whether blocks stay held; if not, they are free when a request is over.
-        held: the requests that are over and hold blocks, by row.
+        holds: whether finished requests keep their blocks; if not, they are freed at once.
+        held: finished requests that hold blocks, by row.
     """
 
     parks = ("held_for_transfer",)
@@ -111,7 +111,7 @@ class PrefillConnector(PolledConnector):
         return (list(self.held.values()),)
 
     def idle(self, now: int) -> None:
-        super().idle(now + 1)  # what happens now, no batch that is launched now reports
+        super().idle(now + 1)  # a batch launched now does not report what happens now
 
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
         if is_aborted or not self.holds:
@@ -125,19 +125,19 @@ class PrefillConnector(PolledConnector):
 
 
 class PullConnector(PolledConnector):
-    """The connector of an engine that only decodes: a prefiller has computed the prompts.
+    """The connector of an engine that only decodes prompts computed by a prefiller.
 
-    A request takes the blocks of its whole prompt at once, and waits until the worker has reported that what
-    this engine had not cached was pulled. Then it runs, and computes the last token of its prompt again, for
-    what comes next. A request that is preempted afterwards computes all of its tokens here. The blocks of one
-    that is aborted while it waits are free once the pull is over.
+    A request allocates the blocks of its whole prompt at once. It waits until the worker reports that the
+    tokens not cached here were pulled. Then it runs and recomputes the last token of its prompt to get the
+    next one. A request that is preempted afterwards recomputes all its tokens here. If a request is aborted
+    while it waits, its blocks are freed once the pull has finished.
 
     Args:
-        memory: the device's, of layers that keep every token alike.
+        memory: the device's block manager, for layers that all keep every token.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        pull: begins a transfer and returns when it is over: at once, unless another one is set.
+        pull: starts a transfer and returns its end time, which is immediate unless another one is set.
     """
 
     parks = ("landing", "fenced")
@@ -145,7 +145,7 @@ class PullConnector(PolledConnector):
     def __init__(self, memory: BlockManager, in_flight: int) -> None:
         super().__init__(memory, in_flight)
         self.pull: Pull = _at_once
-        self._pulled: set[int] = set()  # rows of all whose prompts were pulled: no prompt is pulled twice
+        self._pulled: set[int] = set()  # rows whose prompts were pulled, since none is pulled twice
 
     def get_num_new_matched_tokens(
         self, request: EngineRequest, num_computed_tokens: int, scheduler: VllmV1

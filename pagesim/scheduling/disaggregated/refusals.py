@@ -1,4 +1,4 @@
-"""What a connector between prefillers and decoders is not modelled for."""
+"""Configurations for which connectors between prefillers and decoders are not modelled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 
 def check_options(options: VllmV1Options) -> None:
-    """Refuse options under which the connector's rules were not read.
+    """Reject options under which the connector's rules are not modelled.
 
     Raises:
-        PagesimError: the sentence says which.
+        PagesimError: there are such options; the message says which.
     """
     if options.vllm_version != "0.33.0":
         raise PagesimError(
@@ -41,10 +41,10 @@ def check_options(options: VllmV1Options) -> None:
 
 
 def check_memory(memory: BlockManager) -> None:
-    """Refuse memory of layers that differ in what they keep.
+    """Reject memory for hybrid models, whose layers differ in what they keep.
 
     Raises:
-        PagesimError: it is such memory.
+        PagesimError: the memory is hybrid.
     """
     if memory.is_hybrid:
         raise PagesimError(

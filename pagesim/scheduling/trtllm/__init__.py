@@ -1,4 +1,4 @@
-"""TensorRT-LLM's scheduler, under its default capacity policy."""
+"""TensorRT-LLM's scheduler, with its two capacity policies."""
 
 from pagesim.scheduling.trtllm.capacity import GuaranteedNoEvict
 from pagesim.scheduling.trtllm.options import TrtllmOptions

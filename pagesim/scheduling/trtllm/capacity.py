@@ -1,4 +1,4 @@
-"""TensorRT-LLM's two capacity policies: who fits, and who is paused.
+"""TensorRT-LLM's two capacity policies, which decide which requests fit and which are paused.
 
 Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``
 (docs/explanation/trtllm.md).
@@ -14,9 +14,9 @@ from pagesim.scheduling.trtllm.scheduler import Trtllm
 
 
 class GuaranteedNoEvict(Trtllm):
-    """A request starts if the blocks suffice for all that it may ever hold; no request is paused.
+    """A request starts only if the blocks suffice for its maximum length; no request is ever paused.
 
-    The policy that is the default; it gives way to `MaxUtilization` where that is chosen.
+    This is the default policy; `kind_for` returns `MaxUtilization` if the options choose that one.
     """
 
     __slots__ = ()
@@ -35,9 +35,9 @@ class GuaranteedNoEvict(Trtllm):
 
 
 class MaxUtilization(Trtllm):
-    """A request starts if its prompt fits; where blocks run short, those that arrived last are paused.
+    """A request starts if its prompt fits; when blocks run short, the latest arrivals are paused.
 
-    One that is paused is recomputed, with what it generated.
+    A paused request is recomputed, including its generated tokens.
     """
 
     __slots__ = ()
@@ -53,16 +53,16 @@ class MaxUtilization(Trtllm):
         return self.memory.blocks_for(request.length)
 
     def _fit_in_turn(self, batch: Batch) -> list[EngineRequest]:
-        """Return who fits where a request that has started is behind one that has not.
+        """Return the requests that fit when a started request is behind one that has not started.
 
-        That comes of a prompt that was so short that it took what was left of an iteration's tokens. The one
-        ahead of it, too, gets room at its cost.
+        This happens if a prompt was short enough to use the rest of an iteration's tokens. The started one
+        may then be paused to make room for the one ahead of it.
         """
         memory, queue = self.memory, self.queue
         started = [each for each in self.running.values() if each.order not in self._draining]
         waiting: list[EngineRequest] = []
         taken = place = 0
-        end: int | None = None  # the index of the one that was paused last: no request behind it is looked at
+        end: int | None = None  # index of the request paused last; no request from it on is considered
         while True:
             head = queue.head() if self.seats_left(waiting) else None
             if head is not None and end is not None and head.index >= end:
@@ -89,11 +89,11 @@ class MaxUtilization(Trtllm):
                 waiting.append(head)
 
     def _latest_at_work(self) -> EngineRequest:
-        """Return the last request that runs and does not drain; a step that needs a block has one."""
+        """Return the last running request that does not drain; it exists whenever a step needs a block."""
         return next(each for each in reversed(self.running.values()) if each.order not in self._draining)
 
     def _free(self) -> int:
-        """Return the free blocks, less those of prompts whose chunks have not all run."""
+        """Return the free blocks, minus those that unfinished chunked prefills still need."""
         memory = self.memory
         return memory.free_blocks - sum(
             [memory.blocks_to_extend(each, each.length - each.tokens) for each in self.in_chunks.values()]

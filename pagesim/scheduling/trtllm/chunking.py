@@ -1,4 +1,4 @@
-"""How prompts share the tokens of an iteration under TensorRT-LLM."""
+"""How TensorRT-LLM divides the tokens of an iteration among prompts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ ChunkingPolicy = Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"]
 
 
 def share_out(policy: ChunkingPolicy, left: Sequence[int], budget: int, unit: int) -> list[int]:
-    """Return the tokens that each prompt computes of those that it has left.
+    """Return how many of its remaining tokens each prompt computes.
 
-    A chunk that is not the last one is whole units. So a prompt may get nothing though a shorter one behind
-    it gets all that it has left.
+    Every chunk but a prompt's last is a multiple of the unit. A prompt may therefore get nothing although a
+    shorter one behind it gets all its remaining tokens.
 
     Source: TensorRT-LLM, ``PyMicroBatchScheduler._chunk_fcfs``, ``_chunk_equal_progress``.
 
     Args:
-        policy: whether a prompt takes all it can before the next one does, or all take a unit in turns.
-        left: tokens, ``[N]``, in the order in which prompts are served.
-        budget: tokens for all of them.
-        unit: tokens.
+        policy: whether each prompt takes as much as it can in turn, or all take one unit per round.
+        left: remaining tokens of each prompt, ``[N]``, in serving order.
+        budget: tokens available for all prompts.
+        unit: chunk unit in tokens.
     """
     if policy == "EQUAL_PROGRESS" and sum(left) > budget:
         return _equal_progress(left, budget, unit)

@@ -14,7 +14,7 @@ CapacityPolicy = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
 
 
 class TrtllmOptions(SchedulerOptions):
-    """Options of TensorRT-LLM, whose blocks are of ``tokens_per_block`` and requests of ``max_seq_len``."""
+    """Options of TensorRT-LLM, whose blocks hold ``tokens_per_block`` and requests ``max_seq_len`` tokens."""
 
     capacity_scheduler_policy: CapacityPolicy = Field(
         "GUARANTEED_NO_EVICT",
@@ -39,10 +39,10 @@ class TrtllmOptions(SchedulerOptions):
 
 
 def check(options: TrtllmOptions) -> None:
-    """Refuse what is not simulated.
+    """Check that the options do not ask for anything that is not simulated.
 
     Raises:
-        PagesimError: block reuse, fewer tokens an iteration than requests, or stop tokens known a step late.
+        PagesimError: block reuse, fewer tokens per iteration than requests, or stop tokens known a step late.
     """
     if options.enable_block_reuse:
         raise PagesimError(

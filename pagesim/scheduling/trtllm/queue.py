@@ -1,4 +1,4 @@
-"""The waiting queue of TensorRT-LLM: a request keeps its place from its arrival to its end."""
+"""The waiting queue of TensorRT-LLM: a request keeps its position from its arrival to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _index = attrgetter("index")
 
 
 class PlaceQueue(WaitingQueue):
-    """A waiting queue in the order of the trace, also for requests that come back."""
+    """A waiting queue in the order of the trace, including requests that come back."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's scheduler: a capacity policy says which requests fit, a micro-batch which of them run."""
+"""TensorRT-LLM's scheduler: a capacity policy decides which requests fit, a micro-batch which of them run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pagesim.scheduling.trtllm.queue import PlaceQueue
 
 
 class Trtllm(DrainingScheduler):
-    """What schedulers of the two capacity policies share.
+    """Common base of the schedulers for the two capacity policies.
 
-    Requests are served in the order of their arrival, paused ones at the place that they always had. Every
-    decoding request gets a token, prompts share what is left of ``max_num_tokens``. A prompt takes all its
-    blocks with its first chunk; here it takes them as its chunks run, and no decision counts the others as
-    free.
+    Requests are served in order of arrival; paused ones keep their position. Every decoding request gets a
+    token, and prompts share the rest of ``max_num_tokens``. In TensorRT-LLM a prompt allocates all its blocks
+    with its first chunk. Here it allocates them as its chunks run, and no decision counts the remaining ones
+    as free.
 
     Args:
-        memory: empty.
-        options: TensorRT-LLM's, under its own names.
-        max_model_len: tokens; no request is longer.
-        prices: not looked at.
+        memory: empty block manager.
+        options: options under TensorRT-LLM's own names.
+        max_model_len: maximum length of a request in tokens.
+        prices: not used.
 
     Attributes:
-        options: the engine's, with its capacity policy.
-        longest: tokens of the longest request that the cache holds.
-        in_chunks: running requests whose prompt has not run whole, by `SequenceGroup.order`.
+        options: the engine's options, including its capacity policy.
+        longest: maximum length of a request that fits into the cache, in tokens.
+        in_chunks: running requests with an unfinished prefill, by `SequenceGroup.order`.
     """
 
     __slots__ = ("in_chunks", "longest", "options")
@@ -116,17 +116,17 @@ class Trtllm(DrainingScheduler):
 
     @abstractmethod
     def fit(self, batch: Batch) -> list[EngineRequest]:
-        """Make room for a token of every decoding request, and take those out of the queue that fit.
+        """Make room for one token per decoding request, and remove the requests that fit from the queue.
 
         Args:
-            batch: in which it is noted who lost its place.
+            batch: batch in which preempted requests are recorded.
 
         Returns:
-            Those that were taken out, in order.
+            The requests removed from the queue, in order.
         """
 
     def seats_left(self, waiting: Sequence[EngineRequest]) -> bool:
-        """Say whether a further request may start beside those that have, and those that are going to."""
+        """Return whether another request may start in addition to the running and the starting ones."""
         return len(self.running) + len(waiting) < self.options.max_batch_size
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Trtllm(DrainingScheduler):
         """Return the blocks that must be free for a request to start."""
 
     def take_heads(self, free: int, batch: Batch) -> list[EngineRequest]:
-        """Take those out of the queue that fit into so many blocks, up to the first that does not."""
+        """Remove requests from the queue while they fit into ``free`` blocks, and return them."""
         queue = self.queue
         waiting: list[EngineRequest] = []
         while self.seats_left(waiting) and (request := queue.head()) is not None:
@@ -153,10 +153,10 @@ class Trtllm(DrainingScheduler):
     # Prompts
 
     def _run_prompts(self, waiting: list[EngineRequest], batch: Batch) -> int:
-        """Run the prompts of requests that fit, as far as the iteration's tokens go.
+        """Run the prompts of requests that fit, as far as the iteration's token budget allows.
 
         Returns:
-            Tokens of running requests that get nothing.
+            Number of tokens held by running requests whose prompt gets nothing.
         """
         self.must_replan = False
         if not (waiting or self.in_chunks):
@@ -193,15 +193,15 @@ class Trtllm(DrainingScheduler):
         back = [each for each in waiting if each not in gone]
         for request in back:
             self.queue.requeue(request)
-        # Whole prompts keep their order, so that nothing changes for one that is too long until others end.
+        # Unchunked prompts keep their order, so one that is too long must wait until others end.
         self.must_replan = bool(back) and (self.options.enable_chunked_prefill or bool(starts))
         return unserved
 
     def _whole(self, waiting: list[EngineRequest], budget: int, batch: Batch) -> list[int]:
-        """Return the tokens of each prompt where none is cut: those up to the first that is too long."""
+        """Return the tokens of each prompt without chunking, up to the first that exceeds the budget."""
         shares, most = [], self.options.max_num_tokens
         for request in waiting:
-            if request.length > most:  # with what it generated before it was paused
+            if request.length > most:  # including what it generated before it was paused
                 batch.unschedulable += ((request, FailureMode.NEVER_RESUMED),)
                 shares.append(0)
             elif request.length > budget:
@@ -212,7 +212,7 @@ class Trtllm(DrainingScheduler):
         return shares
 
     def _enter(self, request: EngineRequest, tokens: int) -> None:
-        """Let a request start, with room for its first tokens."""
+        """Start a request and allocate blocks for its first tokens."""
         self.memory.admit(request, tokens)
         overtaken = bool(self.running) and self.latest().index > request.index
         self.enter(request)
@@ -220,7 +220,7 @@ class Trtllm(DrainingScheduler):
             self.reorder(lambda each: each.index)
 
     def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> bool:
-        """Run a chunk that memory has room for; say whether the prompt goes on after it."""
+        """Run a chunk whose blocks are allocated; return whether the prompt continues after it."""
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         self.context += tokens

@@ -1,4 +1,4 @@
-"""vLLM's scheduler since v1: what it says of itself, and how it plans a step."""
+"""vLLM's scheduler since v1: its traits and options, and how it plans a step."""
 
 from pagesim.scheduling.vllm_v1.scheduler import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options

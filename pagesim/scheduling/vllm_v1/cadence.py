@@ -1,4 +1,4 @@
-"""Prefill cadence: decoding requests get some steps to themselves between two that compute prompts."""
+"""Prefill cadence: steps reserved for decoding requests between two that compute prompts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillCadence:
-    """Says in which steps prompts are held back.
+    """Decides in which steps prompts are held back.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py, 389 to 425, 748 to 793 and 1606 to 1629, and
     v1/engine/core.py, 2455 to 2463.
 
     Args:
-        interval: steps from one that computes prompts to the next one that may.
+        interval: minimum number of steps from one that computes prompts to the next.
 
     Attributes:
-        holds: whether the step at hand holds prompts back.
-        prefills: whether it computes some of a prompt, other than the last token of one.
-        shared_step: the step that engines take together, by which they let prompts in at once; None where
-            each engine goes by its own.
-        deferred: waiting requests, by row of the trace, that were passed over and not admitted since.
+        holds: whether the current step holds prompts back.
+        prefills: whether it computes prompt tokens other than just the last token of a prompt.
+        shared_step: common step number by which several engines admit prompts at the same time; None if
+            each engine counts its own steps.
+        deferred: trace rows of waiting requests that were skipped and not admitted since.
     """
 
     __slots__ = (
@@ -40,11 +40,11 @@ class PrefillCadence:
         self.deferred: set[int] = set()
         self._interval = interval
         self._last_prefill = -interval
-        self._empty = 0  # steps that computed nothing: they do not count
-        self._is_bound = False  # whether memory or places kept requests waiting when prompts were let in
+        self._empty = 0  # steps that computed nothing, which do not count
+        self._is_bound = False  # whether memory or slots kept requests waiting when prompts were let in
 
     def begin(self, steps: int, *, decodes: bool) -> None:
-        """Begin a step behind so many others; ``decodes`` says if a running request computes no prompt."""
+        """Begin a step after ``steps`` others; ``decodes`` is whether any running request is decoding."""
         if self.shared_step is None:
             is_early = steps - self._empty + 1 - self._last_prefill < self._interval
         else:
@@ -53,12 +53,12 @@ class PrefillCadence:
         self.prefills = False
 
     def looked_at_waiting(self, waiting: int) -> None:
-        """Note how many wait: nothing but memory, places and the budget kept those that are not deferred."""
+        """Note how many wait; all but the deferred ones lacked memory, a slot or token budget."""
         if not self.holds:
             self._is_bound = waiting > len(self.deferred)
 
     def end(self, steps: int, tokens: int) -> None:
-        """End the step, which is the ``steps``-th and computes so many tokens."""
+        """End the step, which is the ``steps``-th and computes ``tokens`` tokens."""
         if not tokens:
             self._empty += 1
         elif self.prefills:

@@ -1,4 +1,4 @@
-"""KVCacheManager: which blocks a request of vLLM v1 is given, if enough are free."""
+"""KVCacheManager: allocates blocks to requests of vLLM v1, if enough are free."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheManager:
-    """Allocates slots in a block manager, for requests that are not decoding in step with all others.
+    """Allocates slots in a block manager for requests that do not decode in lockstep with all others.
 
     Source: vLLM 0.33.0, v1/core/kv_cache_manager.py, ``allocate_slots``, 380 to 627.
 
     Args:
-        memory: empty.
-        drafts: what is known of requests under speculative decoding; None without.
-        full_isl: whether a request is admitted only if there is room for all of it.
+        memory: empty block manager.
+        drafts: state of requests that decode apart, as under speculative decoding; None otherwise.
+        full_isl: whether a request is admitted only if its full length fits.
     """
 
     def __init__(self, memory: BlockManager, drafts: Drafts | None, *, full_isl: bool) -> None:
         self.memory = memory
         self._drafts = drafts
         self._full_isl = full_isl
-        self._answering: dict[int, EngineRequest] = {}  # running requests by the name of what they generate
+        self._answering: dict[int, EngineRequest] = {}  # running requests by the name of their answer
 
     def can_admit(self, request: EngineRequest, slots: int, spare: int) -> bool:
-        """Say whether a waiting request that holds nothing could be given so many slots.
+        """Return whether ``slots`` slots can be allocated to a waiting request that holds no blocks.
 
         Args:
-            request: which.
-            slots: for its first tokens, those included that are cached.
-            spare: blocks that must be left free (a watermark).
+            request: the waiting request.
+            slots: slots for its first tokens, cached ones included.
+            spare: blocks that must stay free (a watermark).
         """
         return self.memory.can_admit(request, slots, spare, request.length if self._full_isl else 0)
 
     def admit(
         self, request: EngineRequest, num_tokens: int, spare: int, external: int = 0, reserved: int = 0
     ) -> bool:
-        """Give a waiting request that holds nothing blocks for its first tokens, if enough are free.
+        """Allocate blocks for the first tokens of a waiting request that holds none, if enough are free.
 
         Args:
-            request: which.
-            num_tokens: those that are cached, loaded, and computed in this step.
-            spare: blocks that must be left free (a watermark).
-            external: how many of the tokens are loaded: their blocks cannot be found before.
-            reserved: blocks that must be left free, too, but not beside the whole of the request.
+            request: the waiting request.
+            num_tokens: tokens that are cached, loaded or computed in this step.
+            spare: blocks that must stay free (a watermark).
+            external: how many of the tokens are loaded; their blocks give no prefix hits before that.
+            reserved: further blocks that must stay free; not applied to the full-length check.
 
         Returns:
-            Whether there were enough; if not, nothing has changed.
+            Whether enough blocks were free; if not, nothing has changed.
         """
         memory, slots, uncommitted = self.memory, num_tokens, external
-        if self._drafts is not None and not external:  # what is loaded takes none ahead
+        if self._drafts is not None and not external:  # no lookahead slots while loading
             slots = self._drafts.slots(num_tokens)
             uncommitted = self._drafts.uncommitted(request, num_tokens, slots)
         request.lookahead_tokens = slots - num_tokens
@@ -69,18 +69,18 @@ class KVCacheManager:
     def allocate_slots(
         self, request: EngineRequest, num_tokens: int, spare: int = 0, *, is_waiting: bool = False
     ) -> bool:
-        """Give a request that holds blocks those for its first tokens, if enough are free.
+        """Allocate further blocks for the first tokens of a request that holds some, if enough are free.
 
-        What no later token attends to is given back first, in any case.
+        Blocks that no later token attends to are freed before the allocation is tried, even if it then fails.
 
         Args:
-            request: which.
-            num_tokens: those that are computed, and those of this step.
-            spare: blocks that must be left free (a watermark).
-            is_waiting: whether it was loaded, and there must be room for all of it.
+            request: a request that holds blocks.
+            num_tokens: tokens computed so far plus those of this step.
+            spare: blocks that must stay free (a watermark).
+            is_waiting: whether the request was loaded and is now admitted, so that ``full_isl`` applies.
 
         Returns:
-            Whether there were enough.
+            Whether enough blocks were free.
         """
         memory, slots = self.memory, num_tokens
         if is_waiting and self._full_isl:
@@ -89,7 +89,7 @@ class KVCacheManager:
             if whole + spare > memory.free_blocks:
                 return False
         if self._drafts is not None:
-            # Slots of rejected drafts stay its own.
+            # The request keeps the slots of rejected draft tokens.
             slots = max(request.tokens, self._drafts.slots(num_tokens))
             request.lookahead_tokens = slots - num_tokens
         memory.free_skipped_blocks(request)
@@ -101,15 +101,15 @@ class KVCacheManager:
         return True
 
     def extend(self, request: EngineRequest, tokens: int) -> None:
-        """Take the blocks for further tokens of a request, which are free."""
+        """Allocate blocks for further tokens of a request; enough must be free."""
         if request.content is not None and request.content.follows:
-            self.cache_turns_before(request)  # the same blocks of these were there first
+            self.cache_turns_before(request)  # their identical blocks existed first
         self.memory.extend(request, tokens)
 
     # Turns of a conversation
 
     def cache_turns_before(self, request: EngineRequest) -> bool:
-        """Let what was filled be found of turns before a request that are still answered; say if any are."""
+        """Cache the full blocks of still running earlier turns of a request; return whether any run."""
         assert request.content is not None
         before = [self._answering[name] for name in request.content.follows if name in self._answering]
         for turn in before:
@@ -117,11 +117,11 @@ class KVCacheManager:
         return bool(before)
 
     def runs(self, request: EngineRequest) -> None:
-        """Note that a request runs from now on."""
+        """Note that a request starts to run."""
         if request.content is not None:
             self._answering[request.content.answer] = request
 
     def runs_no_longer(self, request: EngineRequest) -> None:
-        """Note that a running request lost its place, or is over."""
+        """Note that a running request was preempted or has finished."""
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -1,4 +1,4 @@
-"""What vLLM v1 is beside its schedule: what it needs, what options mean, and how requests leave it."""
+"""vLLM v1 apart from ``schedule()``: its traits, its state and how requests leave it."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from pagesim.workloads.trace import IntColumn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1Base(DrainingScheduler):
-    """What `VllmV1` is beside ``schedule()``: its `SchedulerTraits`, its state, and how requests leave it.
+    """`VllmV1` apart from ``schedule()``: its `SchedulerTraits`, its state and how requests leave it.
 
     Args:
-        memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: what they leave open is as on a GPU that vLLM does not know.
-        max_model_len: tokens; no sequence is longer.
-        prices: what it costs to load and to compute, where a tier's connector chooses.
-        chain: of tiers behind the device, in place of the one that vLLM has.
-        pool: what the engine does where prefill is disaggregated from decode; None where it does both.
+        memory: empty block manager, without the null block; prompts are looked up if it caches prefixes.
+        options: engine options; unset ones default as on a GPU that vLLM does not know.
+        max_model_len: maximum length of a sequence in tokens.
+        prices: costs of loading and of recomputing, if a tier's connector chooses between them.
+        chain: tiers behind the device, in place of vLLM's own tier.
+        pool: role of the engine under disaggregated prefill; None if it does both prefill and decode.
 
     Attributes:
-        release: whose decisions.
-        by_priority: whether a request's priority decides when it is admitted, and who is preempted.
-        max_num_seqs: running requests at most.
-        max_num_batched_tokens: the token budget of a step.
-        chunked_prefill: whether a prompt may run in chunks.
-        threshold: tokens of a request in a step at most; 0 for no limit.
-        drafts: what it knows of requests under speculative decoding; None without.
-        cadence: says in which steps prompts are held back; None where they never are.
-        kv_cache_manager: what gives requests their blocks, where each is looked at.
+        release: vLLM release whose decisions are simulated.
+        by_priority: whether admission and preemption follow the requests' priorities.
+        max_num_seqs: maximum number of running requests.
+        max_num_batched_tokens: token budget of a step.
+        chunked_prefill: whether prompts may be prefilled in chunks.
+        threshold: maximum number of a request's tokens per step; 0 for no limit.
+        drafts: state of requests under speculative decoding or pipelining; None without either.
+        cadence: decides in which steps prompts are held back; None if they never are.
+        kv_cache_manager: allocates blocks to requests that are served one by one.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class VllmV1Base(DrainingScheduler):
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
-        return prompt < max_model_len  # its front end looks at the prompt
+        return prompt < max_model_len  # its front end checks only the prompt
 
     @classmethod
     def caches_prefixes(cls, options: VllmV1Options) -> bool:
@@ -99,7 +99,7 @@ class VllmV1Base(DrainingScheduler):
 
     @classmethod
     def needs_tables(cls, options: VllmV1Options) -> bool:
-        return options.offloads  # to tell which blocks are taken again while copies read them
+        return options.offloads  # to detect blocks that are reallocated while copies read them
 
     @classmethod
     def names_contents(cls, options: VllmV1Options) -> bool:
@@ -133,7 +133,7 @@ class VllmV1Base(DrainingScheduler):
 
     @classmethod
     def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
-        # A server that captures none leaves nothing for them.
+        # A server that captures no graphs reserves no memory for them.
         return RELEASES[options.vllm_version].counts_cuda_graphs and options.max_cudagraph_capture_size != 0
 
     @classmethod
@@ -205,20 +205,20 @@ class VllmV1Base(DrainingScheduler):
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)
         self.kv_cache_manager = KVCacheManager(memory, self.drafts, full_isl=full_isl)
-        # Requests whose prompt has not run whole, and decoding ones that got no token, by admission.
+        # Requests with an unfinished prefill, and decoding ones that got no token, by order of admission.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
         self._draining = {}
         # Preempted requests whose last token is in flight (vLLM: stale output).
         self._stale: list[EngineRequest] = []
-        self._unserved_context = 0  # tokens of running requests that get none in the step at hand
+        self._unserved_context = 0  # tokens held by running requests that get none in the current step
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        # The front end rejects what leaves no room for a token; the check at start-up, a cache that is
-        # smaller than the longest sequence.
+        # The front end rejects prompts that leave no room for a token; the start-up check rejects caches that
+        # are smaller than the longest sequence.
         if samples > 1:
             return "it is of several samples, which this engine serves as requests of their own"
         if prompt_tokens >= self.max_model_len:
@@ -242,11 +242,11 @@ class VllmV1Base(DrainingScheduler):
 
     @property
     def _defers_frees(self) -> bool:
-        """Whether blocks are not given back that a batch in flight writes, because copies fill others."""
+        """Whether freeing blocks that a batch in flight writes is deferred, because copies fill blocks."""
         return self.in_flight > 1 and self.connector is not None and self.connector.fills_blocks
 
     def _is_in_flight(self, request: EngineRequest) -> bool:
-        """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
+        """Return whether a running request gets tokens from a batch in flight while one is planned."""
         if self.in_flight == 1:
             return False
         if self.drafts is not None:
@@ -255,15 +255,15 @@ class VllmV1Base(DrainingScheduler):
             return request.inflight_tokens > 0
         return request.order not in self._skipped
 
-    # Those that leave
+    # Requests that leave
 
     def preempt(self, request: EngineRequest, batch: Batch, given: int = 0) -> None:
-        """Take a running request's place and memory; it is recomputed.
+        """Preempt a running request, which loses its slot and memory and is recomputed.
 
         Args:
-            request: which.
-            batch: the step at hand.
-            given: tokens that it was given in this step, and does not compute now.
+            request: the running request.
+            batch: the current step.
+            given: tokens that it was given in this step and now does not compute.
         """
         length = request.length
         if self.drafts is None and request.order not in self._in_chunks:
@@ -316,7 +316,7 @@ class VllmV1Base(DrainingScheduler):
     def _let_go(self, request: EngineRequest) -> None:
         self.unreported = True
         self.kv_cache_manager.runs_no_longer(request)
-        in_flight = False  # once more, where it ended on drafts
+        in_flight = False  # in flight again, if it finished on draft tokens
         if self.drafts is None:
             request.inflight_tokens = 0
         else:
@@ -332,16 +332,16 @@ class VllmV1Base(DrainingScheduler):
             self.memory.release(request)
 
     def _forget(self, request: EngineRequest) -> None:
-        """Forget what was noted of a request that runs no longer."""
+        """Drop the state of a request that no longer runs."""
         self._in_chunks.pop(request.order, None)
         self._skipped.pop(request.order, None)
         self.stop_draining(request)
         self.kv_cache_manager.runs_no_longer(request)
 
     def _give_up_starved(self, drafts: Drafts, batch: Batch, now: int) -> None:
-        """Give up what no step gives a token any more, though nothing is in flight.
+        """Give up requests that will never get a token again, since nothing is in flight.
 
-        A chunk of a prompt must end with a block of states, and not so near the prompt's end.
+        A prompt chunk must end at a state block, but may not end too close to the end of the prompt.
         """
         holds = self.cadence is not None and self.cadence.holds
         if drafts.is_in_flight or holds or self.awaits or batch.recomputed or batch.unschedulable:
@@ -351,7 +351,7 @@ class VllmV1Base(DrainingScheduler):
             self.abort(request.row, now)
             batch.unschedulable += ((request, FailureMode.NEVER_SCHEDULED),)
 
-    # What comes of a step
+    # Output of a step
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
         if self.drafts is not None:
@@ -365,7 +365,7 @@ class VllmV1Base(DrainingScheduler):
         return over + stale
 
     def _verify(self, drafts: Drafts, now: int) -> list[EngineRequest]:
-        """Take the output of the oldest batch in flight, whose drafts were verified; return who is over."""
+        """Process the oldest batch in flight, whose drafts are verified; return finished requests."""
         shares, over = drafts.next_output(), []
         answered = [each.request for each in shares if each.outputs and each.request.row in drafts.of]
         if answered:
@@ -386,7 +386,7 @@ class VllmV1Base(DrainingScheduler):
         return over
 
     def _over_waiting(self, request: EngineRequest, now: int) -> None:
-        """Let a request go that lost its place, and then got its last token from a batch in flight."""
+        """Finish a preempted request that then got its last token from a batch in flight."""
         self.queue.abort(request.row)
         if self.cadence is not None:
             self.cadence.deferred.discard(request.row)
@@ -399,7 +399,7 @@ class VllmV1Base(DrainingScheduler):
 
     @property
     def awaits(self) -> bool:
-        """Whether requests are loaded, or blocks are going to be free, without any step."""
+        """Whether requests will be loaded, or blocks freed, without any step."""
         return self.connector is not None and self.connector.awaits
 
     def arrival_matters(self) -> bool:

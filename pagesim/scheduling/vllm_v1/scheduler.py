@@ -1,4 +1,4 @@
-"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): chunked prefills and decodes share a token budget."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNLIMITED: Final = 1 << 40
 class VllmV1(VllmV1Base):
     """vLLM's ``Scheduler``; `plan` is its ``schedule()``.
 
-    Every step gives tokens to running requests, in the order of their admission, then to waiting ones, until
-    the token budget is used up. A request whose prompt has not run whole gets a chunk of it, any other one
-    token. A request without a free block preempts the most recently admitted one or, by priority, the least
-    urgent, possibly itself; nothing is ever swapped.
+    Every step gives tokens to running requests in order of admission, then to waiting ones, until the token
+    budget is used up. A request with an unfinished prefill gets a chunk of its prompt, any other one token.
+    If no block is free for a request, the most recently admitted one is preempted or, by priority, the least
+    urgent; that may be the request itself. Nothing is ever swapped.
 
-    A request that decodes takes its blocks with all others, by ``grow``. Where a step must look at each
-    request (`_schedule_running`), all of them stop decoding together, are served in turn, and decode again.
+    Decoding requests normally allocate their blocks all at once. If a step must look at each request
+    (`_schedule_running`), joint decoding stops, requests are served one by one, and decoding resumes.
 
     Its arguments are those of `VllmV1Base`.
     """
@@ -36,7 +36,7 @@ class VllmV1(VllmV1Base):
         batch, connector = Batch(), self.connector
         batch.counts_empty = True
         if connector is not None:
-            self.events.held_without_running_changes(now)  # before anything is given back
+            self.events.held_without_running_changes(now)  # before any block is freed
             connector.begin_plan(now)
         self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False
@@ -73,7 +73,7 @@ class VllmV1(VllmV1Base):
             drafts.close(batch)
         if connector is not None:
             if batch.tokens or not batch.unschedulable:
-                connector.count_plan()  # else another plan is made at once
+                connector.count_plan()  # otherwise another plan follows at once
             if connector.build_connector_meta(batch, self):
                 self.must_replan = True
         return batch
@@ -83,15 +83,15 @@ class VllmV1(VllmV1Base):
     def _schedule_together(self, batch: Batch, token_budget: int) -> bool:
         """Serve all running requests at once, if the loop of `_schedule_running` would serve them all.
 
-        It would where the budget suffices, prompts in chunks come last, and there are blocks for all. Where
-        all decode and memory gives no blocks back in a step, the loop preempts the last request as long as
-        the blocks do not suffice; the requests ahead of it have taken every free block by then.
+        It would if the budget suffices, chunked prefills come last, and there are blocks for all. If all
+        requests decode and memory frees no blocks during a step, the loop preempts the last request while
+        blocks are short; by then the requests ahead of it have allocated every free block.
 
         Returns:
-            Whether it did; if not, nothing has changed.
+            Whether all were served; if not, nothing has changed.
         """
         if self.drafts is not None:
-            return False  # what each request computes differs
+            return False  # each request computes a different number of tokens
         memory, in_chunks = self.memory, self._in_chunks
         if in_chunks and self.cadence is not None and self.cadence.holds:
             return False
@@ -107,7 +107,7 @@ class VllmV1(VllmV1Base):
             chunks.append((request, tokens))
         if chunks:
             if [*in_chunks] != [*self.running][-len(in_chunks) :] or not memory.equal_blocks:
-                return False  # where groups' blocks differ, a sum does not tell which of them are few
+                return False  # if groups' blocks differ, a sum does not show which group is short
             blocks = [memory.blocks_to_extend(request, tokens) for request, tokens in chunks]
             if memory.blocks_needed(1) + sum(blocks) > memory.free_blocks:
                 return False
@@ -130,10 +130,10 @@ class VllmV1(VllmV1Base):
         return True
 
     def _schedule_running(self, batch: Batch, token_budget: int) -> None:
-        """Give running requests tokens and blocks, in their order; who finds no block preempts a victim.
+        """Give running requests tokens and blocks in order, preempting victims when no block is free.
 
-        By priority a victim may have been given its tokens in this very step: it leaves the batch, and they
-        return to the budget.
+        By priority, a victim may already have been given tokens in this step. It then leaves the batch, and
+        its tokens return to the budget.
 
         Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 793 to 1004.
         """
@@ -174,12 +174,12 @@ class VllmV1(VllmV1Base):
                 token_budget -= num_new_tokens + draft_slots
                 index += 1
             elif request.order in self.running:
-                break  # no request can make room: the others get nothing either
-        self.memory.allocate_step(1)  # none decodes: this only counts the step
+                break  # nothing can be preempted, so the others get nothing either
+        self.memory.allocate_step(1)  # no request decodes now, so this only counts the step
         self._update_after_schedule(running, scheduled, batch)
 
     def _stop_decoding(self) -> None:
-        """Let no request decode together with others, so that each takes its blocks when its turn comes."""
+        """Stop joint decoding, so that each request allocates its blocks when its turn comes."""
         for request in self.running.values():
             if request.decodes:
                 self.events.interval_ended(request)
@@ -189,14 +189,14 @@ class VllmV1(VllmV1Base):
             request.uncommitted_tokens = request.inflight_tokens = 0  # it got no token in the last step
 
     def _num_due(self, request: EngineRequest) -> int:
-        """Return the tokens of a running request that may be computed; none where its last is in flight."""
+        """Return how many tokens of a running request may be computed; none if its last is in flight."""
         if self.cadence is not None and self.cadence.holds and request.order in self._in_chunks:
             return 0
         if self.drafts is not None:
             return self.drafts.num_due(request)
         if request.order in self._draining:
             return 0
-        return max(1, request.length - request.tokens)  # where its prompt has run, the token sampled last
+        return max(1, request.length - request.tokens)  # after its prefill, the token sampled last
 
     def _num_new_tokens(
         self, request: EngineRequest, num_computed_tokens: int, tokens: int, token_budget: int
@@ -204,10 +204,10 @@ class VllmV1(VllmV1Base):
         """Return how many tokens of a request the step computes; 0 for none.
 
         Args:
-            request: running or waiting.
-            num_computed_tokens: its tokens that are computed, or cached.
-            tokens: those that are not.
-            token_budget: tokens that are left of the step's.
+            request: running or waiting request.
+            num_computed_tokens: its tokens that are already computed or cached.
+            tokens: its tokens that remain to be computed.
+            token_budget: tokens left in the step's budget.
         """
         threshold, states = self.threshold, self.memory.state_chunks
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
@@ -221,9 +221,9 @@ class VllmV1(VllmV1Base):
         return cut(request, num_computed_tokens, tokens, states, most)
 
     def _victim(self, running: list[EngineRequest]) -> EngineRequest:
-        """Return which running request is preempted: the last or, by priority, the least urgent.
+        """Return the running request to preempt: the last one or, by priority, the least urgent.
 
-        Of several samples of a request that is the one that was admitted first.
+        Among several samples of a request, it is the one that was admitted first.
         """
         if not self.by_priority:
             return running[-1]
@@ -233,7 +233,7 @@ class VllmV1(VllmV1Base):
     def _update_after_schedule(
         self, running: list[EngineRequest], scheduled: dict[EngineRequest, int], batch: Batch
     ) -> None:
-        """Let requests go on that were given tokens, and those that decode and were not be skipped."""
+        """Run the requests that were given tokens, and mark the decoding ones without any as skipped."""
         if self.drafts is not None:
             for request, tokens in scheduled.items():
                 self._compute_apart(request, tokens, batch, decodes=request.order not in self._in_chunks)
@@ -251,13 +251,13 @@ class VllmV1(VllmV1Base):
         batch.decode_context = sum([memory.length(each) for each in decoding])
         self._unserved_context = self.draining_context + sum([memory.length(each) for each in unserved])
         for request in in_chunks.values():
-            request.inflight_tokens = 0  # for those that go on it is noted with their chunk
+            request.inflight_tokens = 0  # set again below for requests that get a chunk
         for request, tokens in scheduled.items():
             if request.order in in_chunks:
                 self._compute(request, tokens, batch)
 
     def _compute(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
-        """Run a chunk of a prompt, for which blocks were taken; the last one gives the next token."""
+        """Run a chunk of a prompt whose blocks are allocated; the last chunk yields the next token."""
         computed = request.tokens - tokens
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
@@ -271,7 +271,7 @@ class VllmV1(VllmV1Base):
         self._note_prefill(request, request.tokens >= request.length, batch)
 
     def _compute_apart(self, request: EngineRequest, tokens: int, batch: Batch, *, decodes: bool) -> None:
-        """Run tokens of a request that decodes by itself, or a chunk of its prompt."""
+        """Run tokens of a request that decodes apart from others, or a chunk of its prompt."""
         drafts, spans = self.drafts, self.spans
         assert drafts is not None
         computed = drafts.of[request.row].num_computed_tokens
@@ -283,7 +283,7 @@ class VllmV1(VllmV1Base):
         self._note_prefill(request, is_whole, batch)
 
     def _note_prefill(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
-        """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
+        """Start decoding a request whose prefill ends with this step; otherwise keep it among the chunked."""
         if self.cadence is not None and request.order in self._in_chunks:
             self.cadence.prefills = True
         if not is_whole:
@@ -297,17 +297,17 @@ class VllmV1(VllmV1Base):
     # Waiting requests
 
     def _schedule_waiting(self, batch: Batch, token_budget: int) -> None:
-        """Admit waiting requests, in their order, as long as budget, places and blocks last.
+        """Admit waiting requests in order, as long as token budget, slots and blocks last.
 
         Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 1049 to 1610.
         """
         queue, connector, drafts, manager = self.queue, self.connector, self.drafts, self.kv_cache_manager
-        # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
+        # Whether any request admitted earlier computes something, and whether any computes a prompt chunk.
         any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
         cadence, draft_slots = self.cadence, 0 if drafts is None else drafts.rules.draft_slots
-        holding: list[EngineRequest] = []  # those that are passed over and hold blocks
-        others: list[EngineRequest] = []  # those that hold none
-        overtaken: list[EngineRequest] = []  # those that exceed the budget
+        holding: list[EngineRequest] = []  # skipped requests that hold blocks
+        others: list[EngineRequest] = []  # skipped requests that hold none
+        overtaken: list[EngineRequest] = []  # requests that exceed the budget
         while (request := queue.head()) is not None:
             if token_budget <= 0:
                 self.must_replan = True
@@ -319,7 +319,7 @@ class VllmV1(VllmV1Base):
                 others.append(request)
                 continue
             holds, spare = bool(queue.holding), self.watermark_blocks if self.running else 0
-            if holds:  # where all of it was loaded, its last token is computed again, for what comes next
+            if holds:  # if all of it was loaded, the last token is recomputed to get the next one
                 found = min(request.tokens, request.length - 1)
             else:
                 found = 0 if request.content is None else self._num_cached(request)
@@ -328,7 +328,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 (holding if holds else others).append(request)
                 continue
-            is_short = False  # of tokens, whatever memory has
+            is_short = False  # whether the token budget is the limit, regardless of memory
             if external:
                 assert connector is not None
                 ahead = 0
@@ -377,7 +377,7 @@ class VllmV1(VllmV1Base):
             elif self.running or holding or others or self.awaits:
                 self.must_replan = self.must_replan or is_short
                 break
-            else:  # no request will ever make room: the real one waits for ever
+            else:  # no request will ever make room; the real engine waits forever
                 queue.pop(request)
                 if connector is not None and holds:
                     connector.abort_held(request)
@@ -389,7 +389,7 @@ class VllmV1(VllmV1Base):
             cadence.looked_at_waiting(queue.waiting)
         if overtaken:
             self.must_replan = True
-        # In front again, but as in the release the one that was overtaken last before the others.
+        # They go to the front again but, as in that release, in reverse order.
         for request in overtaken:
             if self.running:
                 queue.requeue(request)
@@ -397,14 +397,14 @@ class VllmV1(VllmV1Base):
                 batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
 
     def _num_cached(self, request: EngineRequest) -> int:
-        """Return the tokens of a waiting request that are cached; its content is known."""
+        """Return how many tokens of a waiting request are cached; its content must be known."""
         assert request.content is not None
         if request.content.follows and self.kv_cache_manager.cache_turns_before(request):
             self.must_replan = True
         return self.memory.match_prefix(request, request.length)
 
     def _num_external(self, request: EngineRequest, found: int) -> int | None:
-        """Return how many tokens of a waiting request are loaded behind so many; None where it must wait."""
+        """Return how many tokens after the first ``found`` are loaded; None if the request must wait."""
         connector = self.connector
         assert connector is not None
         if self.queue.holding:
@@ -422,7 +422,7 @@ class VllmV1(VllmV1Base):
         return self.kv_cache_manager.can_admit(request, slots, self.watermark_blocks if self.running else 0)
 
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:
-        """Let a request run that was given blocks; it computes ``tokens`` behind those that were found."""
+        """Run a request that was given blocks; it computes ``tokens`` after the ``found`` cached ones."""
         drafts = self.drafts
         if self.cadence is not None:
             self.cadence.deferred.discard(request.row)

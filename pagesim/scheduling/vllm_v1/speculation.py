@@ -1,4 +1,4 @@
-"""Requests of vLLM v1 that do not decode in step: because they verify drafts, or run through a pipeline."""
+"""Requests of vLLM v1 that do not decode in lockstep, because of draft tokens or pipeline stages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Progress:
-    """How far a request is that has run, in tokens.
+    """Progress of a request that has run, in tokens.
 
     Attributes:
-        num_computed_tokens: those for which a batch was made, drafts counted as if all were accepted until it
-            is known.
-        num_output_placeholders: output and drafts of the batches in flight that give it tokens.
-        num_drafts: that it has for its next step.
+        num_computed_tokens: tokens scheduled so far; draft tokens count as accepted until the outcome is
+            known.
+        num_output_placeholders: output and draft tokens expected from the batches in flight.
+        num_drafts: draft tokens for its next step.
         num_inflight_tokens: its tokens in the batches in flight.
-        num_stale_tokens: those of them that were computed before it lost its place.
-        next_decode_eligible_step: the step from which on it may decode though its token is in flight.
-        future: what is known of it when nothing is in flight any more. No decision looks at it.
-        stored: tokens whose KV is stored then, rejected drafts left out.
-        seed: of its draws.
+        num_stale_tokens: its tokens in flight that were scheduled before it was preempted.
+        next_decode_eligible_step: first step in which it may decode even if its token is in flight.
+        future: tokens known once nothing is in flight any more; no decision looks at it.
+        stored: tokens whose KV is stored at that time, without rejected draft tokens.
+        seed: random seed of its draws.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Progress:
         self.lose()
 
     def lose(self) -> None:
-        """Forget what was computed: the request lost its memory."""
+        """Reset the progress of a request that lost its memory."""
         self.num_stale_tokens = self.num_inflight_tokens
         self.num_computed_tokens = self.num_output_placeholders = self.num_drafts = 0
         self.num_inflight_tokens = self.stored = 0
@@ -57,31 +57,31 @@ class Progress:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafts:
-    """What `VllmV1` knows of its requests where each decodes by itself.
+    """State of `VllmV1`'s requests when each of them decodes apart from the others.
 
-    Under speculative decoding one computes drafts beside its last token. How many of them are accepted is
-    drawn for each request and each of its steps, whatever runs beside it. Slots of drafts that are rejected
-    stay its own. Two batches in flight assume that all drafts of the first are accepted.
+    Under speculative decoding, a request verifies draft tokens together with its last token. How many are
+    accepted is drawn per request and step, whatever else runs. The request keeps the slots of rejected
+    drafts. With two batches in flight, the second assumes that all drafts of the first are accepted.
 
-    In a pipeline of P stages more batches are in flight. Of a request several may compute a chunk of its
-    prompt. It decodes in every P-th step at most, under asynchronous scheduling; without, when its last token
-    is known.
+    In a pipeline of P stages, more batches are in flight. Several of them may compute chunks of the same
+    prompt. Under asynchronous scheduling a request decodes at most every P-th step, otherwise when its last
+    token is known.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        rules: the numbers of the method; those of none where nothing drafts.
-        rates: the probability of each draft to be accepted if all before it are, by position.
-        memory: empty.
-        stages: of the pipeline.
-        is_async: whether batches are scheduled before the output of those before is known.
-        max_model_len: tokens; no sequence is longer.
+        rules: scheduling rules of the drafting method; those for zero drafts without one.
+        rates: probability, by position, that a draft is accepted if all before it are.
+        memory: empty block manager.
+        stages: number of pipeline stages.
+        is_async: whether batches are scheduled before the output of the previous ones is known.
+        max_model_len: maximum length of a sequence in tokens.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        rules: the numbers of the method.
-        counts: what became of the drafts.
-        of: the progress of requests that have run and are not over, by row.
+        rules: scheduling rules of the drafting method.
+        counts: outcome of the draft tokens.
+        of: progress of requests that have run and not finished, by row.
     """
 
     def __init__(
@@ -100,54 +100,54 @@ class Drafts:
         self._is_async = is_async
         self._notes_chunks = memory.releases
         self._decode_interval = stages if stages > 1 and is_async else 0
-        self._steps = 0  # that were planned
+        self._steps = 0  # number of planned steps
         self._in_flight = in_flight
-        # Of several groups, memory knows itself for how many tokens there are hashes.
+        # With several groups, memory itself knows how many tokens have hashes.
         groups = len(memory.groups)
         self._hash_ahead = rules.hash_lookahead if groups == 1 else 0
         self._read_ahead = max(0, rules.prefill_lookahead - 1) if groups == 1 else 0
         self._max_model_len = max_model_len
         self.counts = Speculation()
         self.of: dict[int, Progress] = {}
-        self._flights: deque[list[Share]] = deque()  # of each batch in flight what it computes
-        self._shares: list[Share] = []  # what the batch at hand computes
-        self._sampling: list[Progress] = []  # who of them gets a token
-        self._scheduled_context = 0  # tokens that its requests have computed once it has run
-        self._padding = 0  # drafts of the waiting request at hand
+        self._flights: deque[list[Share]] = deque()  # what each batch in flight computes
+        self._shares: list[Share] = []  # what the current batch computes
+        self._sampling: list[Progress] = []  # its requests that get a token
+        self._scheduled_context = 0  # tokens of its requests that are computed once it has run
+        self._padding = 0  # draft tokens of the waiting request being scheduled
 
-    # How many tokens and slots
+    # Numbers of tokens and slots
 
     def most_slots(self, tokens: int) -> int:
-        """Return the slots that a sequence takes at most that is so long in the end."""
+        """Return the maximum number of slots of a sequence whose final length is ``tokens``."""
         ahead = self._in_flight * self.rules.num_speculative_tokens + self.rules.lookahead
         return min(tokens + ahead, self._max_model_len)
 
     def slots(self, tokens: int) -> int:
-        """Return the slots that a request takes which has computed so many tokens."""
+        """Return the slots that a request with ``tokens`` computed tokens needs."""
         return min(tokens + self.rules.lookahead, self._max_model_len)
 
     @property
     def may_starve(self) -> bool:
-        """Whether a chunk of a prompt may have no token left, as no module may read past the prompt."""
+        """Whether a prompt chunk may be cut to zero tokens, as no module may read past the prompt."""
         return self.rules.prefill_lookahead > 1
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether the output of any request's tokens is to come."""
+        """Whether the output of any scheduled tokens is still to come."""
         return any(self._flights)
 
     @property
     def slots_taken(self) -> int:
-        """Tokens of the step's budget that the batch at hand takes for its drafter."""
+        """Tokens of the step's budget that the current batch uses for its drafter."""
         return self.rules.draft_slots * len(self._shares)
 
     def within_chunk(self, request: EngineRequest, num_computed_tokens: int, tokens: int) -> int:
-        """Return so many tokens, or fewer: a chunk leaves what the drafter reads behind it, or nothing."""
+        """Return ``tokens``, cut so that the rest of the prompt is empty or covers the drafter's reads."""
         ahead, left = self.rules.prefill_lookahead, request.length - num_computed_tokens - tokens
         return max(0, tokens - (ahead - left)) if 0 < left < ahead else tokens
 
     def num_due(self, request: EngineRequest) -> int:
-        """Return the tokens of a running request's next step; 0 or fewer where its last one is in flight."""
+        """Return the tokens of a running request's next step; 0 or less if its last one is in flight."""
         progress = self.of[request.row]
         if self._steps < progress.next_decode_eligible_step:
             return 0
@@ -158,24 +158,24 @@ class Drafts:
         return min(tokens, self._max_model_len - computed - 1)
 
     def is_stale(self, request: EngineRequest) -> bool:
-        """Say whether a waiting request is in a batch in flight, as it lost its place just now."""
+        """Return whether a waiting request, just preempted, is still in a batch in flight."""
         progress = self.of.get(request.row)
         return progress is not None and progress.num_stale_tokens > 0
 
     def padded(self, tokens: int, num_computed_tokens: int, token_budget: int, *, is_padded: bool) -> int:
-        """Return the tokens of a waiting request's first step, where it has so many to compute.
+        """Return the tokens of a waiting request's first step, given that ``tokens`` remain to be computed.
 
-        A single one has drafts beside it, as those that decode: not beside a chunk of a prompt, and a
-        prompt's first token only beside requests that were admitted in an earlier step.
+        A single remaining token gets draft tokens, like a decode. It gets none if a prompt chunk runs in the
+        same step; a prompt's very first token gets them only next to requests admitted in an earlier step.
 
         Args:
-            tokens: of it that are not computed.
-            num_computed_tokens: those that were found.
-            token_budget: tokens that are left of the step's.
-            is_padded: whether such requests, and no chunk of a prompt, run beside it.
+            tokens: its tokens that are not computed.
+            num_computed_tokens: its tokens that were cached.
+            token_budget: tokens left in the step's budget.
+            is_padded: whether these conditions for draft tokens hold.
 
         Returns:
-            The tokens; 0 where the budget does not suffice for the drafts.
+            Number of tokens; 0 if the budget does not suffice for the draft tokens.
         """
         drafts = self.rules.num_speculative_tokens
         self._padding = 0
@@ -189,21 +189,21 @@ class Drafts:
         return 1 + drafts
 
     def clipped(self, tokens: int) -> int:
-        """Return the tokens of the waiting request of `padded`, of which so many are left of a chunk."""
+        """Return the tokens of the request of `padded` after its chunk was cut to ``tokens``."""
         if self._padding and 0 < tokens <= self._padding:
             self._padding = 0
             return 1
         return tokens
 
     def uncommitted(self, request: EngineRequest, num_computed_tokens: int, slots: int) -> int:
-        """Return how many of a request's slots no hash covers, once it has computed so many tokens."""
+        """Return how many of a request's slots have no hash once ``num_computed_tokens`` are computed."""
         committed = min(num_computed_tokens, request.length) - self._read_ahead
         return slots - max(0, min(committed, request.length - self._hash_ahead))
 
-    # What becomes of requests
+    # Life of a request
 
     def start(self, request: EngineRequest, num_computed_tokens: int, seed: int) -> None:
-        """Let a request run, of which so many tokens are computed, or were found."""
+        """Start a request of which ``num_computed_tokens`` tokens are computed or cached."""
         progress = self.of.get(request.row)
         if progress is None:
             progress = self.of[request.row] = Progress(request.length, seed)
@@ -211,16 +211,16 @@ class Drafts:
         progress.num_drafts = self._padding
 
     def schedule(self, request: EngineRequest, tokens: int, batch: Batch, *, decodes: bool) -> bool:
-        """Let a request compute so many tokens, some of them drafts, for which it has slots.
+        """Schedule tokens of a request, some of them draft tokens, for which it has slots.
 
         Args:
-            request: which.
-            tokens: of the step.
-            batch: the step.
-            decodes: whether it ran before, and its prompt has run whole.
+            request: the request.
+            tokens: tokens that it computes in the step.
+            batch: the current step.
+            decodes: whether it was running before with its prefill complete.
 
         Returns:
-            Whether its prompt has run whole with this step.
+            Whether its prefill is complete with this step.
         """
         progress = self.of[request.row]
         before, known = progress.num_computed_tokens, request.length + progress.num_output_placeholders
@@ -254,12 +254,12 @@ class Drafts:
         return is_whole
 
     def note_computed(self, requests: Iterable[EngineRequest], computed: dict[EngineRequest, int]) -> None:
-        """Note of requests how many of their tokens are computed before the step at hand."""
+        """Enter into ``computed`` how many tokens of each request are computed before the current step."""
         computed.update({request: self.of[request.row].num_computed_tokens for request in requests})
         computed.update({share.request: share.computed for share in self._shares})
 
     def close(self, batch: Batch) -> None:
-        """End a plan: note what each request computes in it."""
+        """End a plan and record what each request computes in it."""
         self._steps += 1
         drafts = self.rules.drafts_after(len(self._shares))
         for progress in self._sampling:
@@ -270,21 +270,21 @@ class Drafts:
         if self._in_flight == 1:
             self._flights.clear()
         if batch.tokens or not batch.unschedulable:
-            self._flights.append(batch.shares)  # else another plan is made at once
+            self._flights.append(batch.shares)  # otherwise another plan follows at once
 
     def next_output(self) -> list[Share]:
-        """Return what the oldest batch in flight computed, whose output is there."""
+        """Return what the oldest batch in flight, whose output is now available, computed."""
         return self._flights.popleft() if self._flights else []
 
     def update_from_output(self, share: Share, *, runs: bool) -> bool:
-        """Note what a request computed and got, and take back what it has computed of rejected drafts.
+        """Record a request's output, and subtract rejected draft tokens from its computed tokens.
 
         Args:
-            share: of the request in the batch whose output is there.
-            runs: whether it has kept its place since.
+            share: the request's share in the batch whose output is available.
+            runs: whether it has kept its slot since.
 
         Returns:
-            Whether it has new tokens; not where it was over before.
+            Whether it has new tokens; False if it had finished before.
         """
         request, outputs, progress = share.request, share.outputs, self.of.get(share.request.row)
         self.counts.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
@@ -310,17 +310,17 @@ class Drafts:
         return True
 
     def _note_in_flight(self, request: EngineRequest, progress: Progress) -> None:
-        """Note how many of a request's slots are not computed yet."""
+        """Record how many of a request's slots are not computed yet."""
         request.inflight_tokens = request.tokens - (
             progress.num_computed_tokens - progress.num_inflight_tokens
         )
 
     def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> tuple[int, int]:
-        """Draw the tokens that a step is going to give, and the drafts that are accepted.
+        """Draw the number of tokens that a step will generate and of draft tokens accepted.
 
         Returns:
-            The tokens, none where the request is over before; and the drafts, those included that come after
-            its last token.
+            The generated tokens, 0 if the request will have finished before; and the accepted draft tokens,
+            including those after its last token.
         """
         future, missing = progress.future, request.final_length - progress.future
         if missing <= 0:
