@@ -211,7 +211,7 @@ class BlockManager:
             request: a resting or decoding request.
             tokens: further tokens of each sample.
             computed: tokens of a resting request that were cached or computed before the current step. If
-                given, blocks that the request releases on the way are counted as well.
+                given, blocks that the request releases on the way are credited.
         """
 
     @abstractmethod
@@ -220,8 +220,8 @@ class BlockManager:
 
         Every step counted here can be run, and all are alike. So the result is 0 if the next step copies on
         write. It is also 0 if steps are in flight and the next one is a request's first, unless the blocks
-        that the request then holds follow from its length. A manager that frees blocks may rely on that, or
-        return fewer steps.
+        that the request then holds follow from its length. A manager that releases blocks on the way may
+        count on them, or return fewer steps.
         """
 
     def copies_due(self, request: SequenceGroup) -> int:
@@ -242,7 +242,7 @@ class BlockManager:
         Returns:
             One entry per decode step that changed the counts, in order; others may be included. An entry is
             the step and the cached blocks after it, then the counts of `held_by_groups` unless that is None.
-            Steps may be missing where cached blocks are reused only when nothing else is free.
+            Cached blocks that are reused only when nothing else is free add no entries: their number follows.
         """
         return ()
 

@@ -165,7 +165,7 @@ class FullFamily:
     def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
         """Return the further blocks that an admitted request needs for ``tokens`` tokens.
 
-        If ``computed``, the tokens before the current step, is given, blocks that it frees are considered.
+        If ``computed``, the tokens before the current step, is given, blocks freed on the way are credited.
         """
         required = -(-tokens // self.size) + self.extra if computed is None else self.most(tokens)
         return max(required - table.places, 0) * self.width

@@ -75,7 +75,7 @@ class HybridManager(InTurnManager):
         hash_lookahead: int = 0,
         prefill_lookahead: int = 0,
     ) -> None:
-        # Whether blocks must be registered during decoding, before they may be freed.
+        # Whether blocks must be registered before they are released, which may be before the end.
         self._registers_early = caches and (
             retention != 0 or any(isinstance(group.rule, ChunkedLocal) for group in groups)
         )
@@ -358,7 +358,7 @@ class HybridManager(InTurnManager):
         step = self._turns.alignment if len(self.groups) > 1 else 1
         known = (
             tokens - self._read_ahead if step > 1 else tokens
-        )  # a single group has subtracted them already
+        )  # with a single group, these tokens are left out earlier
         tokens = tokens // step * step
         for family, table in request.block_state.of:
             if family.drops_block and tokens:
