@@ -1,4 +1,4 @@
-"""Allocators: which blocks of a pool an allocation takes. They know block numbers, never requests or time."""
+"""Allocators: which blocks of a pool an allocation gets. They know nothing about requests or time."""
 
 from pagesim.allocators.allocator import Allocator, OutOfBlocks
 from pagesim.allocators.buddy import Buddy

@@ -1,4 +1,4 @@
-"""Allocator: which blocks of a pool an allocation takes, and which are free."""
+"""Allocator: which blocks of a pool an allocation gets, and which are free."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pagesim.allocators.extents import Extent
 
 
 class OutOfBlocks(Exception):
-    """There are not enough free blocks, or no run of them is long enough."""
+    """Too few blocks are free, or no free run is long enough."""
 
 
 class Allocator(ABC):
-    """Hands out blocks from ``[0, num_blocks)`` and takes them back.
+    """Allocates and frees runs of blocks in ``[0, num_blocks)``.
 
-    What one allocation takes are neighbouring blocks. A subclass decides where they lie; it must be
-    deterministic, and what was freed must serve as it did before. ``pagesim.testing.check_allocator`` tests
-    one.
+    The blocks of one allocation are adjacent. Subclasses decide where they are placed. They must be
+    deterministic, and freed blocks must be usable as before. ``pagesim.testing.check_allocator`` tests an
+    allocator.
 
     Args:
-        num_blocks: of the pool.
+        num_blocks: blocks in the pool.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
 
     def rounded(self, blocks: int) -> int:
-        """Return how many blocks an allocation of ``blocks`` takes."""
+        """Return how many blocks an allocation of ``blocks`` blocks actually takes."""
         return blocks
 
     @abstractmethod
     def can_allocate(self, blocks: int, times: int = 1) -> bool:
-        """Say whether ``times`` allocations of ``blocks`` each would succeed now."""
+        """Return whether ``times`` allocations of ``blocks`` blocks each would succeed now."""
 
     @abstractmethod
     def allocate(self, blocks: int) -> Sequence[int]:
-        """Take ``rounded(blocks)`` free blocks; return their numbers, in the order of the tokens.
+        """Allocate ``rounded(blocks)`` free blocks; return their numbers in token order.
 
         Raises:
             OutOfBlocks: no free run is long enough.
@@ -44,14 +44,14 @@ class Allocator(ABC):
 
     @abstractmethod
     def free(self, blocks: Sequence[int]) -> None:
-        """Take back what ``allocate`` returned."""
+        """Free the blocks that a call of ``allocate`` returned."""
 
     @abstractmethod
     def free_extents(self) -> list[Extent]:
-        """Return the free runs by address, neighbours joined."""
+        """Return the free runs by address, with adjacent ones joined."""
 
     def free_chunks(self) -> list[Extent]:
-        """Return the free runs by address as they are kept, neighbours not always joined."""
+        """Return the free runs by address as the allocator stores them; adjacent ones may not be joined."""
         return self.free_extents()
 
     def check_integrity(self) -> None:

@@ -9,16 +9,16 @@ from pagesim.allocators.extents import Extent, join_extents
 
 
 class Buddy(Allocator):
-    """Chunks of a power of two, split in halves and merged with their buddies again.
+    """Allocates power-of-two chunks, which are split in halves and merged with their buddies when freed.
 
-    The pool is carved from address 0 in descending powers of two. A request takes the smallest free size
-    that holds it, the chunk freed last first; it keeps the low half of each split. A freed chunk merges with
-    its buddy (address XOR size) while that one is free and whole. The order of the free lists decides where
-    chunks go, so it is part of the behaviour.
+    The pool is divided from address 0 on into descending powers of two. An allocation gets the smallest free
+    size that is large enough, the most recently freed chunk first, and keeps the low half of each split. A
+    freed chunk merges with its buddy (address XOR size) as long as that one is free and whole. The order of
+    the free lists decides where chunks are placed, so it is part of the behaviour.
 
     Args:
         num_blocks: blocks in the pool.
-        largest: no chunk is larger, and no two chunks of this size merge; a power of two.
+        largest: size of the largest chunks, in blocks, which never merge; a power of two.
     """
 
     def __init__(self, num_blocks: int, largest: int) -> None:

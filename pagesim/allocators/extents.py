@@ -1,18 +1,18 @@
-"""Extents: runs of neighbouring blocks."""
+"""Extents: runs of adjacent blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 Extent = tuple[int, int]
-"""A run of neighbouring blocks: (first block, number of blocks)."""
+"""A run of adjacent blocks: (first block, number of blocks)."""
 
 Copy = tuple[int, int]
-"""A block to be copied: (from, to)."""
+"""A copy of a block: (from, to)."""
 
 
 def join_extents(blocks: Iterable[int]) -> list[Extent]:
-    """Return runs of neighbouring blocks, in the order given."""
+    """Join consecutive block numbers into runs, keeping the given order."""
     runs: list[Extent] = []
     for block in blocks:
         if runs and block == sum(runs[-1]):

@@ -1,4 +1,4 @@
-"""First fit and best fit: runs of any length, taken from the low end of a free run."""
+"""First fit and best fit: runs of any length, allocated from the low end of a free run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagesim.allocators.extents import Extent
 
 
 class FirstFit(Allocator):
-    """Takes the first free run, by address, that is long enough."""
+    """Allocates from the first free run, by address, that is long enough."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
@@ -49,7 +49,7 @@ class FirstFit(Allocator):
 
 
 class BestFit(FirstFit):
-    """Takes the shortest free run that is long enough; the lowest address of several."""
+    """Allocates from the shortest free run that is long enough; ties go to the lowest address."""
 
     def _choose(self, blocks: int) -> int | None:
         long_enough = ((length, i) for i, (_, length) in enumerate(self._free) if length >= blocks)

@@ -1,4 +1,4 @@
-"""Eviction: which block of a prefix cache goes when another needs its room, and what any choice can give."""
+"""Eviction: policies that choose which block a prefix cache evicts, and bounds on what any can achieve."""
 
 from __future__ import annotations
 

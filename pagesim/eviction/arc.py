@@ -1,4 +1,4 @@
-"""ARC: recent and frequent blocks share the room as the misses of both say."""
+"""ARC: recent and frequent blocks share the capacity, adapting to the misses of each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Arc(EvictionPolicy):
-    """The adaptive replacement cache of its paper: blocks used once, and more often, with ghosts of both.
+    """The adaptive replacement cache as published: blocks used once, blocks used more often, ghosts of both.
 
-    vLLM's ``arc`` of a host tier is another rule: see ``pagesim.kvcache.tiers.arc``.
+    The ``arc`` of vLLM's host tier is a different rule: see ``pagesim.kvcache.tiers.arc``.
 
     Source: N. Megiddo and D. S. Modha, "ARC", FAST'03, cases I to IV.
     """
@@ -24,7 +24,7 @@ class Arc(EvictionPolicy):
         unbounded = 2 * cache.capacity + 2
         self._recent_ghosts, self._frequent_ghosts = Ghosts(unbounded), Ghosts(unbounded)  # B1, B2
         self._target = 0.0
-        self._missed = ""  # of which ghosts the missed block is one
+        self._missed = ""  # which ghost list contained the missed block
 
     def hit(self, block: int) -> None:
         if block in self._recent:
@@ -67,7 +67,7 @@ class Arc(EvictionPolicy):
         return self._replace()
 
     def _replace(self) -> int | None:
-        """Evict from the recent or the frequent ones, or from the others where none of these may go."""
+        """Evict from the recent or the frequent blocks, or from the others if none of these is evictable."""
         recent, target = len(self._recent), self._target
         over = recent > target or (recent == target and self._missed == "frequent")
         pairs = [(self._recent, self._recent_ghosts), (self._frequent, self._frequent_ghosts)]

@@ -1,4 +1,4 @@
-"""A prefix cache of blocks: prompts find their leading blocks there and leave all, a policy makes room."""
+"""A prefix cache of blocks: prompts reuse their leading blocks and add the others; a policy makes room."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ ROOT: Final = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixCache:
-    """Blocks of which only a leaf may go: one that is not in use and has no cached block behind it.
+    """A cache that only evicts leaves: blocks that are not in use and that no cached block follows.
 
-    One prompt is served at a time. Its leading cached blocks are hits. Those behind them are computed, and
-    cached as long as there is room. All are in use until the prompt is over. So whatever is cached has all
-    blocks before it cached, as in SGLang's radix tree; vLLM's queue comes to the same under LRU.
+    One prompt is served at a time. Its leading cached blocks are hits. The blocks after them are computed,
+    and cached as long as there is room. All are in use until the prompt has finished. So all blocks before a
+    cached block are cached, as in SGLang's radix tree. With LRU, vLLM's queue behaves the same.
 
     Args:
-        view: what the policy may know.
-        policy: of the cache, empty.
+        view: the information available to the policy.
+        policy: eviction policy of the cache, empty at first.
 
     Attributes:
-        view: what the policy may know.
-        evictions: blocks that were evicted.
-        not_cached: blocks of prompts for which there was no room, or which the policy did not want.
-        victims: the blocks that the last prompt evicted, in order.
+        view: the information available to the policy.
+        evictions: number of blocks evicted so far.
+        not_cached: number of prompt blocks not cached, for lack of room or because the policy refused them.
+        victims: blocks that the last prompt evicted, in order.
     """
 
     __slots__ = ("_children", "_parents", "_policy", "evictions", "not_cached", "victims", "view")
@@ -37,17 +37,17 @@ class PrefixCache:
     def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
         self.view = view
         self._policy = policy
-        self._children: dict[int, int] = {}  # of each cached block, those that are cached or in use
+        self._children: dict[int, int] = {}  # per cached block: cached children, plus 1 if it is in use
         self._parents: dict[int, int] = {}
         self.evictions = self.not_cached = 0
         self.victims: list[int] = []
 
     def serve(self, blocks: Sequence[int], following: Sequence[float] = ()) -> int:
-        """Serve a prompt, and return how many of its blocks were there.
+        """Serve a prompt, and return how many of its blocks were hits.
 
         Args:
-            blocks: its blocks, first to last; a block stands for all before it, too.
-            following: of each, the number of the next request that asks for it; for offline policies.
+            blocks: blocks of the prompt, first to last; each also identifies all blocks before it.
+            following: for each block, the number of the next request that uses it, for offline policies.
         """
         view, policy, children = self.view, self._policy, self._children
         free = view.free
@@ -84,7 +84,7 @@ class PrefixCache:
         return len(self._children)
 
     def _make_room(self) -> bool:
-        """Evict until a block has room, and say whether it has."""
+        """Evict until there is room for a block; return whether there is."""
         while len(self._children) >= self.view.capacity:
             victim = self._policy.evict()
             if victim is None:
@@ -99,7 +99,7 @@ class PrefixCache:
         return True
 
     def _release(self, block: int) -> None:
-        """Count a use, or a child, of a block less; without any it may go."""
+        """Remove a use or a child of a block, which becomes evictable when it has none left."""
         self._children[block] -= 1
         if not self._children[block]:
             self.view.free.add(block)

@@ -1,4 +1,4 @@
-"""Orders of blocks by how often they were used: LFU, SLRU and GDSF."""
+"""Policies that rank blocks by how often they were used: LFU, SLRU and GDSF."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pagesim.eviction.ranking import RankedPolicy
 from pagesim.setup.compiled import mypyc_attr
 
 PROTECTED = 2
-"""Uses from which on SLRU protects a block, the first one included; SGLang's default."""
+"""Number of uses, including the first, from which SLRU protects a block; SGLang's default."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lfu(RankedPolicy):
-    """Evicts the least frequently used block, of several the least recently used one.
+    """Evicts the least frequently used block; ties go to the least recently used one.
 
-    Uses are forgotten with the block.
+    A block's use count is forgotten when it is evicted.
     """
 
     __slots__ = ("_uses",)
@@ -36,13 +36,13 @@ class Lfu(RankedPolicy):
         return block
 
     def _priority(self, block: int) -> float:
-        """Return what makes a block stay."""
+        """Return a block's priority; the lowest is evicted first."""
         return self._uses[block]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Slru(Lfu):
-    """Evicts the least recently used block of those used once; of the others where none of these may go.
+    """Evicts the least recently used of the blocks used once, or of the others if none of these is evictable.
 
     Source: SGLang 0.5.23, srt/mem_cache/evict_policy.py.
     """
@@ -55,10 +55,10 @@ class Slru(Lfu):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Gdsf(Lfu):
-    """Greedy-dual-size with frequency: priority = clock + uses · FLOPs to compute the block again.
+    """Greedy-dual-size with frequency: priority = clock + uses · FLOPs to recompute the block.
 
-    The clock is the priority of the block that went last, so blocks that are no longer used fall behind. All
-    blocks have one size. With equal costs it is LFU with dynamic aging.
+    The clock is the priority of the last evicted block, so blocks that are no longer used fall behind. All
+    blocks have the same size. With equal costs it is LFU with dynamic aging.
 
     Source: L. Cherkasova, HPL-98-69 (1998).
     """

@@ -1,4 +1,4 @@
-"""What requests are going to ask for: Belady's bound, each block's next use, and LRU at every capacity."""
+"""Future uses of blocks: Belady's bound, each block's next use, and LRU hits at every capacity."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from math import inf
 
 
 class Future:
-    """Which blocks requests will ask for, and the most of them that a cache can have then.
+    """The blocks that future requests use, and the most hits that a cache can achieve with them.
 
-    A request asks for all of its blocks at once, and any of them may be kept afterwards. What is kept are
-    those that are asked for again the soonest: no choice has more hits (L. A. Belady, IBM Systems Journal 5,
-    1966; here several are asked for at a time, and one may also not be kept at all). Where a block names all
-    before it, who asks for it asks for those, too. So what is kept can be closed under prefixes, and the
-    bound is reached by a cache of which only leaves may go. Pins and transfers are not looked at.
+    A request uses all of its blocks at once, and any of them may be kept afterwards. The blocks with the
+    soonest next use are kept: no other choice has more hits (L. A. Belady, IBM Systems Journal 5, 1966; here
+    several blocks are used at a time, and a block need not be kept at all). If a block identifies all blocks
+    before it, requests that use it also use those. So the kept blocks can be closed under prefixes, and a
+    cache that only evicts leaves reaches the bound. Pins and transfers are ignored.
 
     Args:
-        requests: the blocks that each asks for, in order of the requests; within one, each is there once.
+        requests: distinct blocks of each request, in order of the requests.
 
     Attributes:
-        blocks: of each request, its blocks by number, from 0 in the order in which they are first asked for.
-        following: of each of these, the number of the next request that asks for it; infinite for none.
-        working_set: with so many blocks every hit is had that is possible at all, and with fewer not.
-        possible_hits: those.
-        distinct: blocks of different content.
+        blocks: blocks of each request by number, counted from 0 in the order of their first use.
+        following: for each of these, the number of the next request that uses it; infinite for none.
+        working_set: smallest number of blocks with which a cache has all possible hits.
+        possible_hits: hits without a limit on the capacity.
+        distinct: number of distinct blocks.
     """
 
     def __init__(self, requests: Sequence[Sequence[Hashable]]) -> None:
@@ -40,14 +40,14 @@ class Future:
         self.possible_hits, self.working_set = self._replay(None)
 
     def hits(self, capacity: int) -> int:
-        """Return the most hits in a cache of so many blocks."""
+        """Return the most hits that a cache of ``capacity`` blocks can have."""
         return self._replay(capacity)[0]
 
     def _replay(self, capacity: int | None) -> tuple[int, int]:
-        """Return the hits, and the most blocks that were kept at a time; None for no limit."""
+        """Return the hits and the most blocks kept at once; ``capacity`` None means no limit."""
         hits = most = 0
-        kept: dict[int, float] = {}  # by block, the next request that asks for it
-        # Those that are asked for last, first; an entry is stale where ``kept`` says otherwise.
+        kept: dict[int, float] = {}  # by block, the next request that uses it
+        # The latest next use comes first; an entry that disagrees with ``kept`` is stale.
         last: list[tuple[float, int]] = []
         for blocks, following in zip(self.blocks, self.following, strict=True):
             for block, again in zip(blocks, following, strict=True):
@@ -67,23 +67,23 @@ class Future:
 
 
 def lru_hits(requests: Sequence[Sequence[int]]) -> list[int]:
-    """Return the hits of LRU at every capacity, in one pass over what requests ask for.
+    """Return the hits of LRU at every capacity, in one pass over the requests.
 
-    LRU is a stack algorithm, in a prefix cache of which only leaves may go, too: a block is there if its
-    place in the stack of recently used ones is within the capacity. A prompt's blocks are looked up together,
-    and then put on the stack, the last at the bottom.
+    LRU is a stack algorithm, also in a prefix cache that only evicts leaves. A block is cached if its depth
+    in the stack of recently used blocks is within the capacity. A prompt's blocks are looked up together
+    and then pushed onto the stack, the last block first.
 
     Source: R. L. Mattson et al., IBM Systems Journal 9 (1970).
 
     Args:
-        requests: the blocks of each, by number.
+        requests: block numbers of each request.
 
     Returns:
-        ``[C + 1]``, the hits with 0 to C blocks, where C is the largest distance; above, they stay the same.
-        No capacity may be below the longest prompt.
+        ``[C + 1]``, the hits at capacities of 0 to C blocks, where C is the largest stack distance; larger
+        capacities have no more hits. Entries below the longest prompt are not valid.
     """
     total = sum(map(len, requests))
-    marks = [0] * (total + 1)  # a Fenwick tree over times: 1 where a block was used last
+    marks = [0] * (total + 1)  # a Fenwick tree over times: 1 at each block's last use
     used_at: dict[int, int] = {}
     by_distance: dict[int, int] = {}
     now = 0

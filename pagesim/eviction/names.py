@@ -49,7 +49,7 @@ EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
         "belady": "the block that is needed again the latest: offline, the future is known",
     },
 )
-"""Those that come with pagesim, and those that others bring."""
+"""The policies that come with pagesim, and those of plugins."""
 
 OFFLINE = frozenset({"belady"})
-"""Those that know the future, and so cannot serve inside an engine."""
+"""Policies that need to know the future, and so cannot be used inside an engine."""

@@ -1,4 +1,4 @@
-"""The contract of an eviction policy: what it is told of a prefix cache, and which block it lets go."""
+"""The interface of eviction policies: what they learn about a prefix cache, and which block they evict."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CacheView:
-    """What a policy may know of its cache, and of the request under way. The cache writes it, a policy reads.
+    """What a policy may know about its cache and the current request; written by the cache, read by policies.
 
     Attributes:
-        capacity: blocks.
-        free: the blocks that may go: cached, not in use, and without a cached block behind them.
-        depth: of each block, the blocks before it in its prompt.
-        recompute: of each block, the FLOPs to compute it again if all before it are there, in units of those
-            of its linear layers.
-        now: when the request arrived, in seconds.
-        next_request: the number of the next request that asks for the block at hand; infinite where none
-            does. Only an offline policy reads it.
-        priority: of the request's blocks, from 0 to 100; TensorRT-LLM's default is 35.
-        duration: seconds for which that holds, or for which its blocks are pinned; None without an end.
+        capacity: capacity in blocks.
+        free: evictable blocks: cached, not in use, and not followed by a cached block.
+        depth: for each block, the number of blocks before it in its prompt.
+        recompute: for each block, the FLOPs to recompute it if all blocks before it are cached, relative to
+            those of its linear layers.
+        now: arrival time of the request, in seconds.
+        next_request: number of the next request that uses the current block; infinite if none does. Only
+            offline policies read it.
+        priority: priority of the request's blocks, from 0 to 100; TensorRT-LLM's default is 35.
+        duration: seconds for which the priority holds, or the blocks are pinned; None for no limit.
     """
 
     __slots__ = ("capacity", "depth", "duration", "free", "next_request", "now", "priority", "recompute")
@@ -41,10 +41,10 @@ class CacheView:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionPolicy(ABC):
-    """An order in which blocks of a cache go. The cache keeps the blocks, the policy only names them.
+    """An eviction order for the blocks of a cache. The cache keeps the blocks, the policy only names them.
 
     Args:
-        cache: what it may know; empty yet.
+        cache: the information available to the policy; the cache is still empty.
     """
 
     __slots__ = ("cache",)
@@ -53,34 +53,34 @@ class EvictionPolicy(ABC):
         self.cache = cache
 
     def hit(self, block: int) -> None:
-        """A request asks for a block that is cached."""
+        """Handle a request's use of a cached block."""
         return
 
     def miss(self, block: int) -> bool:
-        """A request asks for a block that is not cached; told before there is room for it.
+        """Handle a request's use of a block that is not cached; called before room is made for it.
 
         Returns:
-            Whether the block is to be cached. Where it is not, the rest of its prompt is not, either.
+            Whether to cache the block. If not, the rest of its prompt is not cached, either.
         """
         return True
 
     @abstractmethod
     def insert(self, block: int) -> None:
-        """A block of the request under way is cached from now on."""
+        """Add a block of the current request, which is now cached."""
 
     @abstractmethod
     def freed(self, block: int) -> None:
-        """A cached block may go from now on."""
+        """Handle a cached block that becomes evictable."""
 
     def over(self, found: Sequence[int], inserted: Sequence[int]) -> None:
-        """A request is over.
+        """Handle the end of a request.
 
         Args:
-            found: its blocks that were cached when it asked for them, first to last.
-            inserted: those that were cached for it, behind them.
+            found: its blocks that were hits, first to last.
+            inserted: its blocks after those, which were cached for it.
         """
         return
 
     @abstractmethod
     def evict(self) -> int | None:
-        """Name the block that goes next, one of those that may, and forget it; None where none may."""
+        """Return the evictable block to evict next, and forget it; None if no block is evictable."""

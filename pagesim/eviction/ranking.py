@@ -1,4 +1,4 @@
-"""Orders of blocks that find the first block that may go."""
+"""Orders of blocks that find the first evictable block."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Ranking:
-    """Blocks by a key; of those that may go, the one with the smallest key is found in O(log n).
+    """Blocks ranked by a key; finds the evictable block with the smallest key in O(log n).
 
     Args:
-        cache: says which blocks may go.
+        cache: knows which blocks are evictable.
 
     Attributes:
-        keys: of the blocks that are ranked; no two are equal.
+        keys: unique keys of the ranked blocks.
     """
 
     __slots__ = ("_free", "_heap", "keys")
@@ -36,13 +36,13 @@ class Ranking:
         return block in self.keys
 
     def put(self, block: int, key: Any) -> None:
-        """Rank a block, or rank it anew."""
+        """Set or change the key of a block."""
         self.keys[block] = key
         if block in self._free:
             heappush(self._heap, (key, block))
 
     def freed(self, block: int) -> None:
-        """Learn that a block may go, if it is ranked here."""
+        """Handle a block that becomes evictable, if it is ranked here."""
         if block in self.keys:
             heappush(self._heap, (self.keys[block], block))
 
@@ -51,7 +51,7 @@ class Ranking:
         del self.keys[block]
 
     def first(self) -> int | None:
-        """Return the block that may go and has the smallest key; None where none may."""
+        """Return the evictable block with the smallest key; None if there is none."""
         heap, keys, free = self._heap, self.keys, self._free
         while heap:
             key, block = heap[0]
@@ -61,7 +61,7 @@ class Ranking:
         return None
 
     def pop(self) -> int | None:
-        """Forget that block, and return it."""
+        """Remove and return the block that ``first`` returns."""
         block = self.first()
         if block is not None:
             del self.keys[block]
@@ -79,18 +79,18 @@ class Queue(Ranking):
         self._appended = 0
 
     def append(self, block: int) -> None:
-        """Put a block at the end, or move it there."""
+        """Add a block at the end, or move it there."""
         self._appended += 1
         self.put(block, self._appended)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RankedPolicy(EvictionPolicy):
-    """Evicts the block with the smallest key, which each use gives it anew.
+    """Evicts the block with the smallest key; each use of a block sets a new key.
 
     Attributes:
         ranking: the cached blocks.
-        ticks: uses so far, the one at hand included.
+        ticks: number of uses so far, including the current one.
     """
 
     __slots__ = ("ranking", "ticks")
@@ -102,7 +102,7 @@ class RankedPolicy(EvictionPolicy):
 
     @abstractmethod
     def key(self, block: int) -> Any:
-        """Return the key of a block that is used now; no two are equal."""
+        """Return the unique key of a block that is being used now."""
 
     def hit(self, block: int) -> None:
         self.insert(block)
@@ -119,10 +119,10 @@ class RankedPolicy(EvictionPolicy):
 
 
 class Ghosts:
-    """Names of blocks that were evicted, the oldest forgotten first.
+    """Names of evicted blocks; the oldest are forgotten first.
 
     Args:
-        most: that are remembered.
+        most: maximum number of names.
     """
 
     __slots__ = ("_most", "_names")
@@ -135,7 +135,7 @@ class Ghosts:
         return len(self._names)
 
     def add(self, block: int) -> None:
-        """Remember a block that was evicted."""
+        """Remember an evicted block."""
         if block in self._names:
             return
         while self._names and len(self._names) >= self._most:
@@ -144,13 +144,13 @@ class Ghosts:
             self._names[block] = None
 
     def take(self, block: int) -> bool:
-        """Forget a block, and say whether it was remembered."""
+        """Forget a block, and return whether it was remembered."""
         if block not in self._names:
             return False
         del self._names[block]
         return True
 
     def drop_oldest(self) -> None:
-        """Forget the one that was evicted first, if there is any."""
+        """Forget the block that was evicted first, if there is any."""
         if self._names:
             self._names.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Orders of blocks by their last use, by when they were cached, or by their next use."""
+"""Policies that rank blocks by their last use, by when they were cached, or by their next use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lru(RankedPolicy):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Fifo(Lru):
-    """Evicts blocks in the order in which they were cached: a hit moves none."""
+    """Evicts blocks in the order in which they were cached; hits do not matter."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class Mru(RankedPolicy):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Filo(Mru):
-    """Evicts the block that was cached last: a hit moves none (SGLang's ``filo``)."""
+    """Evicts the most recently cached block; hits do not matter (SGLang's ``filo``)."""
 
     __slots__ = ()
 
@@ -53,9 +53,9 @@ class Filo(Mru):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Belady(RankedPolicy):
-    """Evicts the block that is asked for again the latest, and caches every block that was computed.
+    """Evicts the block whose next use is furthest away, and caches every computed block.
 
-    The bound (`pagesim.eviction.Future`) may also leave a block out, so it has more hits.
+    The bound (`pagesim.eviction.Future`) need not cache every block, so it can have more hits.
 
     Source: L. A. Belady, IBM Systems Journal 5 (1966).
     """

@@ -1,4 +1,4 @@
-"""Orders of blocks by the priority of their requests: TensorRT-LLM's retention, and SGLang's ``priority``."""
+"""Policies that rank blocks by request priority: TensorRT-LLM's retention and SGLang's ``priority``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ DEFAULT_PRIORITY = 35
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Retention(RankedPolicy):
-    """Evicts by the priority that a block's last request gave it, of several the one used longest ago.
+    """Evicts the block with the lowest priority from its last request; ties go to the least recently used.
 
-    A priority that has a duration becomes the default, behind the others that have it, when it is over.
+    When the duration of a priority ends, the block gets the default priority, as the newest block with it.
 
     Source: TensorRT-LLM, cpp/tensorrt_llm/batch_manager/evictionPolicy.cpp.
     """
@@ -44,9 +44,9 @@ class Retention(RankedPolicy):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Priority(RankedPolicy):
-    """Evicts by the greatest priority of a block's requests, of several the least recently used one.
+    """Evicts the block whose highest request priority is lowest; ties go to the least recently used.
 
-    Priorities do not end.
+    Priorities do not expire.
 
     Source: SGLang 0.5.23, srt/mem_cache/evict_policy.py.
     """

@@ -1,4 +1,4 @@
-"""S3-FIFO: two FIFO queues, of which a small one lets blocks go that are not used soon."""
+"""S3-FIFO: two FIFO queues, a small one that filters out blocks not reused soon, and a main one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pagesim.eviction.ranking import Ghosts, Queue
 from pagesim.setup.compiled import mypyc_attr
 
 SMALL = 0.1
-"""Share of the blocks that the small queue may have before it evicts."""
+"""Share of the capacity for the small queue."""
 
 GHOSTS = 0.9
-"""Names that are remembered, over blocks."""
+"""Remembered names as a share of the capacity."""
 
 USES_TO_STAY = 2
-"""Hits in the small queue that lead to the main one."""
+"""Hits in the small queue that promote a block to the main one."""
 
 MOST_USES = 3
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class S3Fifo(EvictionPolicy):
-    """Simple, scalable caching with three FIFO queues: small, main, and ghosts.
+    """Simple, scalable caching with three FIFO queues: small, main and ghosts.
 
     Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23.
     """
@@ -64,7 +64,7 @@ class S3Fifo(EvictionPolicy):
 
     def evict(self) -> int | None:
         self._has_evicted = True
-        # What the small queue hands on may be the only block of the main one that may go.
+        # A block that the small queue promotes may be the only evictable one of the main queue.
         for _ in range(2):
             main_first = len(self._main) > self._main_room or not len(self._small)
             for from_main in (main_first, not main_first):

@@ -1,4 +1,4 @@
-"""SIEVE: a hand passes over a FIFO queue, and the first block that was not used since it passed goes."""
+"""SIEVE: a hand moves over a FIFO queue and evicts the first block not used since it last passed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sieve(EvictionPolicy):
-    """Evicts the first unused block from the hand on; those it passes count as unused from then on.
+    """Evicts the first unused block from the hand on; used blocks that it passes are marked unused.
 
-    Blocks stay in the order in which they were cached. The hand goes from the oldest to the newest and begins
-    anew. Blocks that may not go are passed over as they are.
+    Blocks stay in the order in which they were cached. The hand moves from the oldest to the newest, then
+    starts over. It skips blocks that are not evictable without changing them.
 
     Source: Y. Zhang et al., "SIEVE is simpler than LRU", NSDI'24.
     """
@@ -22,11 +22,11 @@ class Sieve(EvictionPolicy):
 
     def __init__(self, cache: CacheView) -> None:
         super().__init__(cache)
-        self._places: dict[int, int] = {}  # in the queue; a dict keeps their order
+        self._places: dict[int, int] = {}  # positions in the queue, in order
         self._used: set[int] = set()
         self._newest = 0
         self._hand = 0
-        # Blocks that may have been free, from the hand on as a heap, and before it.
+        # Blocks that may be evictable: from the hand on, as a heap, and before it.
         self._ahead: list[tuple[int, int]] = []
         self._behind: list[tuple[int, int]] = []
 
@@ -48,7 +48,7 @@ class Sieve(EvictionPolicy):
 
     def evict(self) -> int | None:
         if not self.cache.free:
-            return None  # and the hand stays where it is
+            return None  # the hand does not move
         last = (0, -1)
         while True:
             if not self._ahead:
@@ -57,7 +57,7 @@ class Sieve(EvictionPolicy):
             entry = heappop(self._ahead)
             place, block = entry
             if entry == last or self._places.get(block) != place or block not in self.cache.free:
-                continue  # it was told twice, is gone, or is in use again
+                continue  # a duplicate entry, or a block that was evicted or is in use again
             last = entry
             self._hand = place + 1
             if block in self._used:
@@ -71,7 +71,7 @@ class Sieve(EvictionPolicy):
             return block
 
     def _begin_anew(self) -> None:
-        """Let the hand point to the oldest block."""
+        """Move the hand to the oldest block."""
         self._ahead += self._behind
         heapify(self._ahead)
         self._behind = []

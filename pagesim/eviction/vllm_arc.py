@@ -1,4 +1,4 @@
-"""vLLM's ARC: blocks that one request used, and several, share the room as the misses of both say."""
+"""vLLM's ARC: blocks used by one request and by several share the capacity, adapting to misses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class ArcByRequest(Generic[Key]):
-    """An adaptive replacement cache, whose order changes when a request is over.
+    """An adaptive replacement cache whose order changes when a request has finished.
 
-    A block is among the *recent* ones until a request is over that used it and had not had it written; from
-    then on it is among the *frequent*. Of both, the names of what was evicted are kept (*ghosts*): a block
-    that is asked for again while it is a ghost moves the target, how many blocks may be recent.
+    A block is *recent* until a request that used it without having written it has finished; from then on it
+    is *frequent*. The names of evicted blocks of both kinds are kept as *ghosts*. A miss on a ghost adjusts
+    the target, the number of blocks that may be recent.
 
     Source: vLLM 0.33.0, v1/kv_offload/cpu/policies/arc.py.
 
     Args:
-        capacity: blocks of the cache; as many ghosts of either kind are kept.
+        capacity: capacity in blocks, and the maximum number of ghosts of each kind.
 
     Attributes:
-        recent, frequent: the blocks of either kind, those that go first in front.
+        recent, frequent: blocks of each kind, in eviction order.
     """
 
     __slots__ = ("_capacity", "_frequent_ghosts", "_recent_ghosts", "_target", "frequent", "recent")
@@ -41,7 +41,7 @@ class ArcByRequest(Generic[Key]):
         return block in self.recent or block in self.frequent
 
     def missed(self, block: Key) -> None:
-        """Move the target where a block that is asked for is a ghost."""
+        """Adjust the target if a missed block is a ghost."""
         recent, frequent = self._recent_ghosts, self._frequent_ghosts
         if block in recent:
             step = max(1, len(frequent) / len(recent))
@@ -53,21 +53,21 @@ class ArcByRequest(Generic[Key]):
             frequent.move_to_end(block)
 
     def inserted(self, block: Key) -> None:
-        """Note a block that is cached from now on; it is a ghost no longer."""
+        """Add a block that is now cached; it is no longer a ghost."""
         self.recent[block] = None
         self._recent_ghosts.pop(block, None)
         self._frequent_ghosts.pop(block, None)
 
     def forgotten(self, block: Key) -> None:
-        """Forget a block that was released for another reason than lack of space."""
+        """Forget a block that was discarded for another reason than lack of space."""
         del (self.recent if block in self.recent else self.frequent)[block]
 
     def over(self, blocks: Iterable[Key], reused: Collection[Key]) -> None:
-        """Order the blocks of a request that is over.
+        """Reorder the blocks of a request that has finished.
 
         Args:
-            blocks: which it used and which are cached; those that are to go first in front.
-            reused: those among them, and others, that it had not had written.
+            blocks: cached blocks that it used, in eviction order.
+            reused: blocks that it used without having written them; may include others than ``blocks``.
         """
         for block in blocks:
             if block in self.frequent:
@@ -79,7 +79,7 @@ class ArcByRequest(Generic[Key]):
                 self.recent.move_to_end(block)
 
     def choose(self, blocks: int, may_go: Callable[[Key], object]) -> list[Key] | None:
-        """Name so many blocks of those that may go, and forget them; None, and forget none, for fewer."""
+        """Return ``blocks`` evictable blocks and forget them; None, forgetting none, if there are too few."""
         recent = (block for block in self.recent if may_go(block))
         frequent = (block for block in self.frequent if may_go(block))
         left = len(self.recent)
@@ -108,7 +108,7 @@ class ArcByRequest(Generic[Key]):
 
 
 class VllmArc(EvictionPolicy):
-    """The ``arc`` of vLLM's tier on the host, told of one request after another."""
+    """The ``arc`` of vLLM's host tier, with requests served one after another."""
 
     __slots__ = ("_order",)
 

@@ -1,4 +1,4 @@
-"""The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
+"""The KV cache: how many blocks, and which ones, each request holds. It knows nothing about time."""
 
 from pagesim.kvcache.base import BlockManager, BlockManagerError, StateChunks
 from pagesim.kvcache.contiguous import ContiguousManager, contiguous

@@ -1,4 +1,4 @@
-"""The contract of block managers: what a scheduler may ask, in requests and blocks, and what must hold."""
+"""The interface of block managers: what a scheduler may ask of them, and the invariants they maintain."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 class StateChunks(NamedTuple):
-    """How a prompt is cut into chunks so that recurrent states are left behind where they can be found.
+    """How a prompt is split into chunks so that recurrent states are saved where look-ups can find them.
 
     Attributes:
-        block_size: tokens; chunks end where blocks do.
-        checkpoint: tokens; within a chunk the kernels can leave a state behind at every multiple of them from
-            its start. None where they cannot.
-        alignment: tokens of which a hit is a multiple.
-        hash_lookahead: tokens behind a block that its hash covers.
-        drops_block: whether the last block of a hit is computed again.
+        block_size: tokens per block; chunks end at block boundaries.
+        checkpoint: tokens between the states that kernels can save within a chunk, counted from its start.
+            None if they can save none there.
+        alignment: tokens; the length of a hit is a multiple of this.
+        hash_lookahead: tokens after a block that its hash also covers.
+        drops_block: whether the last block of a hit is recomputed.
     """
 
     block_size: int
@@ -33,46 +33,45 @@ class StateChunks(NamedTuple):
 
 
 class BlockManagerError(Exception):
-    """An operation that the contract forbids; the memory is as it was before the call."""
+    """An operation that the interface forbids; the memory is unchanged by the call."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BlockManager:
-    """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
+    """A pool of ``num_blocks`` equal blocks, shared by all KV groups of a model and by all requests.
 
-    Beside it stands a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
+    It may also have a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
     operation that raises leaves everything as it was.
 
-    A request spends most of its life decoding: ``allocate_step(steps)`` gives every decoding request its
-    next tokens at once, ``blocks_needed(steps)`` says how many blocks that takes, and ``steps_that_fit``
-    for how many steps the free blocks last. A run of steps leaves what as many single steps leave.
+    A request spends most of its life decoding. ``allocate_step(steps)`` allocates the next tokens of every
+    decoding request at once, and ``blocks_needed(steps)`` returns how many blocks that takes.
+    ``steps_that_fit`` returns how many steps the free blocks last. Running several steps in one call has
+    the same result as running them one by one.
 
-    In a step a group first releases what no later token attends to, then takes blocks. ``allocate_step``
-    asks for the blocks of all requests before it releases any.
+    In each step a group first releases blocks that no later token attends to, then allocates new ones.
+    ``allocate_step`` requires the blocks of all requests to be free before it releases any.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: the KV groups of the model.
-        cpu_blocks: of swap space.
+        cpu_blocks: blocks of the swap space.
         shares: whether samples of a request share the blocks of their prompt; if not, each has its own.
 
     Attributes:
-        steps: decode steps taken so far.
-        free_blocks: blocks that no request has.
-        cached_blocks: free blocks whose content can still be found.
-        free_cpu_blocks: blocks of the swap space that no request has.
-        shared_blocks: over the blocks on the device, the requests' tables that name one beyond the first.
-        block_size: tokens a block, of the first group.
-        page_bytes: bytes of each block on each GPU; of the largest, where groups do not say.
-        group_bytes: of what each group takes at a time: a block, unless ``equal_blocks`` is False.
-        capacity_bytes: of all memory, on each GPU.
-        is_hybrid: whether a block is not the same for all layers and for good: several groups, windows,
-            chunks, states.
-        is_plain: whether what a sequence holds is its length over the block size, rounded up.
-        steps_in_flight: steps that are in flight when the next one is planned: 0, or 1 where batches are
-            scheduled ahead.
-        releases: whether a group may give blocks back before the end.
-        state_chunks: how prompts are cut, where states can be found again.
+        steps: decode steps run so far.
+        free_blocks: blocks that no request holds.
+        cached_blocks: free blocks whose content is still cached.
+        free_cpu_blocks: blocks of the swap space that no request holds.
+        shared_blocks: references to device blocks in the requests' tables, beyond the first to each block.
+        block_size: tokens per block, of the first group.
+        page_bytes: bytes of each block on each GPU; those of the largest if groups do not specify them.
+        group_bytes: bytes that each group allocates at a time: a block, unless ``equal_blocks`` is False.
+        capacity_bytes: bytes of all memory on each GPU.
+        is_hybrid: whether there are several groups, windows, chunks or states.
+        is_plain: whether a sequence holds exactly its length divided by the block size, rounded up.
+        steps_in_flight: steps in flight when the next one is planned: 0, or 1 if batches are scheduled ahead.
+        releases: whether a group may free blocks before a request has finished.
+        state_chunks: how prompts are split into chunks, if states are cached.
     """
 
     __slots__ = (
@@ -101,22 +100,22 @@ class BlockManager:
         *("held_blocks", "blocks_needed", "blocks_to_extend", "steps_that_fit"),
         *("admit", "allocate_step", "release"),
     )
-    """The abstract methods, which compiled code does not tell."""
+    """The abstract methods, which compiled code does not report."""
 
     grows: bool
-    """Whether decoding requests take further blocks; if not, everything is taken at admission."""
+    """Whether decoding requests allocate further blocks; if not, all are allocated at admission."""
 
     caches_prefixes: ClassVar[bool] = False
-    """Whether full blocks can be found by their content until they are taken again."""
+    """Whether full blocks can be found by their content until they are reused."""
 
     names_blocks: ClassVar[bool] = False
-    """Whether blocks have numbers: tables, extents and transfers can be asked for."""
+    """Whether blocks are numbered, so that tables, extents and transfers are available."""
 
     equal_blocks: ClassVar[bool] = True
-    """Whether what groups take is as large in all of them."""
+    """Whether all groups allocate pages of the same size."""
 
     cuts_blocks: ClassVar[bool] = False
-    """Whether blocks are cut into what groups take; ``held_by_groups`` then ends with the blocks that are."""
+    """Whether blocks are split into the groups' pages; ``held_by_groups`` then ends with the split blocks."""
 
     steps: int
     free_blocks: int
@@ -156,13 +155,13 @@ class BlockManager:
     # Questions
 
     def blocks_for(self, tokens: int) -> int:
-        """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""
+        """Return the blocks of one sequence of ``tokens`` tokens, without reservation or releases."""
         return sum([-(-tokens // group.block_size) for group in self.groups])
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
-        """Return the free blocks that a request takes when it is admitted with so many tokens.
+        """Return the free blocks that admitting a request with ``tokens`` tokens takes.
 
-        What ``match_prefix`` found for it counts as far as it is free; an allocator may round the rest up.
+        Blocks that ``match_prefix`` matched count if they are free. An allocator may round the others up.
         """
         blocks = 0
         for group in self.groups:
@@ -170,59 +169,59 @@ class BlockManager:
         return blocks if self.shares else blocks * request.samples
 
     def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
-        """Say whether a request could be admitted now.
+        """Return whether a request can be admitted now.
 
         Args:
-            request: to be admitted.
-            tokens: its first ones.
-            spare: blocks that are left free (a watermark).
-            length: tokens, all of which must fit as memory is now; 0 where only the first ones must.
+            request: request to admit.
+            tokens: leading tokens to make room for.
+            spare: blocks to leave free (a watermark).
+            length: tokens that must fit into present free memory in total; 0 if only the leading ones must.
         """
         return self.blocks_to_admit(request, max(tokens, length)) + spare <= self.free_blocks
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        """Say whether a request could be admitted to empty memory, with ``spare`` blocks left free."""
+        """Return whether empty memory could admit a request and leave ``spare`` blocks free."""
         return self.blocks_to_admit(request, tokens) + spare <= self.num_blocks
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
-        """Look a request's first tokens up, all but the last; return how many are cached: whole blocks."""
+        """Look up a request's leading tokens except the last; return how many are cached, in whole blocks."""
         return 0
 
     @abstractmethod
     def held_blocks(self, request: SequenceGroup) -> int:
-        """Return the distinct blocks that a request has, on the device or, swapped out, in the swap space."""
+        """Return the distinct blocks that a request holds on the device or, if swapped out, in swap space."""
 
     def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        """Return of each KV group the distinct blocks that only these requests have, and no other."""
+        """Return, for each KV group, the distinct blocks that no request other than these holds."""
         return [sum([self.held_blocks(request) for request in requests])]
 
     def length(self, request: SequenceGroup) -> int:
-        """Return the tokens of each sample whose KV is held or, for a window, has been."""
+        """Return the tokens of each sample whose KV is stored, or was before it left a window."""
         return request.length_offset + self.steps if request.decodes else request.tokens
 
     @abstractmethod
     def blocks_needed(self, steps: int = 1) -> int:
-        """Return the blocks that decoding requests take over the next steps, not less what they release."""
+        """Return the blocks that decoding requests allocate in the next steps, ignoring any releases."""
 
     @abstractmethod
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
-        """Return the blocks that a request takes for further tokens of each sample, and to copy on write.
+        """Return the blocks that a request needs for more tokens in each sample, copies on write included.
 
         Args:
-            request: resting or decoding.
-            tokens: how many more it is going to have.
-            computed: those of a resting request that were computed before the step at hand, or found. Given,
-                what it releases on the way to them all is counted; left out, it is not.
+            request: a resting or decoding request.
+            tokens: further tokens of each sample.
+            computed: tokens of a resting request that were cached or computed before the current step. If
+                given, blocks that the request releases on the way are credited.
         """
 
     @abstractmethod
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        """Return for how many of the next steps the free blocks last, ``spare`` of them left over in each.
+        """Return how many of the next steps the free blocks allow while ``spare`` blocks stay free.
 
-        What decides is that every step counted here can be taken, and looks like the others. So it is 0 where
-        the next step copies on write, and where steps are in flight and a request's first one comes next,
-        unless what it holds then follows from its length. Memory that gives blocks back may count on it, or
-        say fewer steps.
+        Every step counted here can be run, and all are alike. So the result is 0 if the next step copies on
+        write. It is also 0 if steps are in flight and the next one is a request's first, unless the blocks
+        that the request then holds follow from its length. A manager that releases blocks on the way may
+        count on them, or return fewer steps.
         """
 
     def copies_due(self, request: SequenceGroup) -> int:
@@ -230,36 +229,36 @@ class BlockManager:
         return 0
 
     def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
-        """Return of each KV group the tokens that it stores for a request of one sample, and its blocks."""
+        """Return, for each KV group, the tokens and blocks that it stores for a request of one sample."""
         return [(self.length(request), self.held_blocks(request))]
 
     def held_by_groups(self) -> Sequence[int] | None:
-        """Return the distinct blocks of all requests in each KV group; None where their lengths tell."""
+        """Return the distinct blocks of all requests in each KV group; None if they follow from lengths."""
         return None
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
-        """Hand over what decode steps changed since the last call, where lengths do not tell.
+        """Return and clear the changes since the last call that do not follow from the requests' lengths.
 
         Returns:
-            In order of the steps, for each after which the counts differ, and maybe for others: the step, the
-            cached blocks and, unless `held_by_groups` is None, these counts, as they were after it. No step
-            is named for cached blocks that are taken only when nothing else is free: their number follows.
+            One entry per decode step that changed the counts, in order; others may be included. An entry is
+            the step and the cached blocks after it, then the counts of `held_by_groups` unless that is None.
+            Cached blocks that are reused only when nothing else is free add no entries: their number follows.
         """
         return ()
 
     def held_and_reserved(self, request: SequenceGroup) -> tuple[int, int] | None:
-        """Return the blocks that each sample holds throughout and the tokens reserved for it.
+        """Return the blocks that each sample holds throughout, and the tokens reserved for it.
 
-        None where memory is taken on demand.
+        None if memory is allocated on demand.
         """
         return None
 
-    # Block numbers, of memory that names blocks
+    # Block numbers, for managers that number blocks
 
     def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a sample's blocks in a group, in token order, reserved ones left out.
+        """Return a sample's blocks in a group, in token order, without unused reserved ones.
 
-        Of a group that gives blocks back they stand by position, with a number below 0 for one that is gone.
+        In a group that frees blocks early, a negative number marks the position of a freed one.
         """
         raise BlockManagerError("this memory counts blocks and gives them no numbers")
 
@@ -268,11 +267,11 @@ class BlockManager:
         return self.block_table(request, sample)
 
     def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
-        """Return where the blocks of a sample are, in token order; neighbouring blocks are joined."""
+        """Return the extents of a sample's blocks, in token order; neighbouring blocks are joined."""
         return join_extents(self.blocks_of(request, sample))
 
     def free_blocks_in_order(self) -> list[int]:
-        """Return the free blocks in the order in which they are going to be taken."""
+        """Return the free blocks in the order in which they will be allocated."""
         raise BlockManagerError("this memory counts blocks and gives them no numbers")
 
     def free_extents(self) -> list[Extent]:
@@ -280,41 +279,41 @@ class BlockManager:
         return join_extents(sorted(self.free_blocks_in_order()))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        """Raise AssertionError unless every block is either free or held and all bookkeeping agrees."""
         return
 
     # Changes
 
     def new_plan(self) -> None:
-        """Say that a plan begins: what was registered before it will have been computed."""
+        """Begin a plan: when it runs, all blocks registered earlier will have been computed."""
         return
 
     @abstractmethod
     def admit(self, request: SequenceGroup, tokens: int) -> None:
-        """Give a new request room for its first tokens, what ``match_prefix`` found last included; it rests.
+        """Allocate a new request's first tokens, reusing what ``match_prefix`` found last; it then rests.
 
         Raises:
-            OutOfBlocks: there are too few blocks, or no place for them.
+            OutOfBlocks: too few blocks are free, or there is no suitable place for them.
         """
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
-        """Make room for further tokens of a resting request of one sample: the next chunk of a prompt.
+        """Allocate further tokens of a resting request of one sample, as for the next chunk of its prompt.
 
-        What it releases at its beginning is released first, as by ``free_skipped_blocks``, in any case.
+        Skipped blocks are released first, as by ``free_skipped_blocks``, even if this raises.
 
         Raises:
-            OutOfBlocks: there are too few blocks.
-            BlockManagerError: everything was taken at admission.
+            OutOfBlocks: too few blocks are free.
+            BlockManagerError: all memory was allocated at admission.
         """
         raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
 
     def append(self, request: SequenceGroup) -> int:
-        """Make room for one more token of each sample of a resting request; return the blocks copied for it.
+        """Allocate one more token for each sample of a resting request; return the blocks copied on write.
 
-        A request of one sample releases for it what it would for a chunk.
+        A request of one sample first releases skipped blocks, as before a chunk.
 
         Raises:
-            OutOfBlocks: there are too few blocks, or the reservation is full.
+            OutOfBlocks: too few blocks are free, or the reservation is full.
         """
         if self.grows:
             self.extend(request, 1)
@@ -327,73 +326,73 @@ class BlockManager:
         return 0
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        """Let ``allocate_step`` give this request its tokens from now on."""
+        """Include this request in ``allocate_step`` from now on."""
         request.length_offset = request.tokens - self.steps
         request.decodes = True
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        """Let a decoding request rest at its present length."""
+        """Stop decoding a request; it rests at its current length."""
         request.tokens = self.length(request)
         request.decodes = False
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
-        """Release now what the next chunk of a resting request would release at its beginning."""
+        """Release now the blocks that the next chunk of a resting request would release when it starts."""
         return
 
     def cache_full_blocks(self, request: SequenceGroup) -> None:
-        """Make the blocks findable that a decoding request has filled, where prefixes are cached."""
+        """Cache the blocks that a decoding request has filled, if prefixes are cached."""
         return
 
     def reserve_free(self) -> None:
-        """Let all blocks that are free now be taken before any that is given back from now on.
+        """Make all currently free blocks be allocated before any that is freed later.
 
-        Where a request is preempted in the middle of a plan, those ahead of it have taken every free block.
-        Only memory in which it matters which blocks are taken looks.
+        When a request is preempted in the middle of a plan, the requests before it have used all free blocks.
+        Only managers for which the choice of blocks matters implement this.
         """
         return
 
     @abstractmethod
     def allocate_step(self, steps: int = 1) -> int:
-        """Give every decoding request its tokens of so many steps; return the blocks copied on write.
+        """Allocate ``steps`` steps of every decoding request; return the blocks copied on write.
 
         Raises:
-            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer
-                steps.
+            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` returns
+                fewer steps.
         """
 
     def try_allocate_step(self, spare: int) -> int:
-        """Take one decode step if that leaves ``spare`` blocks free, what it releases not counted.
+        """Run one decode step if that leaves ``spare`` blocks free, not counting blocks that it releases.
 
         Returns:
-            The blocks copied on write; -1 if it would leave fewer, and then nothing has changed. Memory that
-            takes no blocks as it grows always grows.
+            The blocks copied on write, or -1, with nothing changed, if fewer would stay free. Managers that
+            allocate all blocks at admission always run the step.
         """
         if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
             return -1
         return self.allocate_step(1)
 
     def release_together(self, request: SequenceGroup) -> None:
-        """Take everything back at once, the last block of the last group first."""
+        """Free all blocks of a request at once, the last block of the last group first."""
         self.release(request)
 
     @abstractmethod
     def release(self, request: SequenceGroup) -> None:
-        """Take everything back that a request has on the device."""
+        """Free everything that a request holds on the device."""
 
     def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        """Take back what some samples of a request have; at least one other remains.
+        """Free the blocks of some samples of a request; at least one other sample remains.
 
         Args:
-            request: its ``samples`` is lowered here.
-            samples: their places among those that are not over, rising.
+            request: request of the samples; its ``samples`` is lowered here.
+            samples: ascending indices among the samples that have not finished.
 
         Raises:
-            BlockManagerError: the memory has no request of several samples.
+            BlockManagerError: the manager supports no requests of several samples.
         """
         raise BlockManagerError("this memory serves every sample as a request of its own")
 
     def swap_out(self, request: SequenceGroup) -> int:
-        """Move a request to the swap space, sharing preserved; return the distinct blocks moved.
+        """Move a request to the swap space, preserving sharing; return the distinct blocks moved.
 
         Raises:
             OutOfBlocks: the swap space has too few free blocks.
@@ -401,7 +400,7 @@ class BlockManager:
         raise BlockManagerError("this memory has no swap space")
 
     def swap_in(self, request: SequenceGroup) -> int:
-        """Bring a request back, which rests as long as it was; return the distinct blocks moved.
+        """Swap a request back in, resting at its former length; return the distinct blocks moved.
 
         Raises:
             OutOfBlocks: the device has too few free blocks.
@@ -409,30 +408,30 @@ class BlockManager:
         raise BlockManagerError("this memory has no swap space")
 
     def drop_swapped(self, request: SequenceGroup) -> None:
-        """Give up a request in the swap space."""
+        """Discard a request in the swap space."""
         raise BlockManagerError("this memory has no swap space")
 
     def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
-        """Let one sample of a decoding request go on from what another one holds, as a beam's fork does.
+        """Replace one sample of a decoding request by a fork of another, as beam search does.
 
         Args:
-            request: of samples of one length.
-            dropped: the place of the one that is given up, among the samples.
-            survivor: the place of the other.
+            request: request whose samples have the same length.
+            dropped: index of the sample that is replaced.
+            survivor: index of the sample that is forked.
 
         Returns:
-            The blocks copied: none where memory shares.
+            The blocks copied: none if samples share blocks.
         """
         raise BlockManagerError("this memory cannot fork samples; beams need block tables")
 
     # Used by subclasses
 
     def _check_single(self, request: SequenceGroup) -> None:
-        """Refuse a request of several samples, where memory serves each as a request of its own."""
+        """Refuse a request of several samples; this manager serves each sample as its own request."""
         if request.samples > 1:
             raise BlockManagerError("this memory serves every sample as a request of its own")
 
     def _check_room(self, blocks: int) -> None:
-        """Refuse to take more blocks than are free."""
+        """Raise OutOfBlocks if more blocks are needed than are free."""
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")

@@ -1,4 +1,4 @@
-"""Contiguous memory: a sequence takes one run of neighbouring blocks for its whole life (Orca and before)."""
+"""Contiguous memory: a sequence holds one run of adjacent blocks for its whole life (Orca and earlier)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Runs:
 
 
 class ContiguousManager(BlockManager):
-    """A reservation policy times an allocator: nothing grows, nothing is shared.
+    """A block manager that combines a reservation policy with an allocator; nothing grows or is shared.
 
-    Where a run goes depends on the addresses of all others, so there is no counted form of this memory.
+    Where a run is placed depends on the addresses of all others, so blocks cannot merely be counted here.
 
     Args:
-        allocator: where runs go; its pool is this memory.
-        block_size: token slots a block.
+        allocator: places the runs; its pool is this manager's memory.
+        block_size: token slots per block.
         reservation: how many tokens a sequence reserves.
-        cpu_blocks: swap space, never used.
+        cpu_blocks: blocks of the swap space, which is never used.
     """
 
     names_blocks = True
@@ -91,7 +91,7 @@ class ContiguousManager(BlockManager):
         self._requests[request] = None
 
     def allocate_step(self, steps: int = 1) -> int:
-        # That none grows past its reservation is the scheduler's care: no request is looked at here.
+        # The scheduler ensures that no request outgrows its reservation; requests are not checked here.
         self.steps += steps
         return 0
 
@@ -151,9 +151,9 @@ class ContiguousManager(BlockManager):
 
 
 def contiguous(make: Callable[[int], Allocator]) -> Callable[[Pool], BlockManager]:
-    """Return what makes contiguous memory of a pool, with an allocator made from the number of blocks.
+    """Return a function that makes a `ContiguousManager` for a pool; ``make`` gets the number of blocks.
 
-    What is returned raises ValueError for a pool without a reservation.
+    The returned function raises ValueError for a pool without a reservation.
     """
 
     def of_pool(pool: Pool) -> BlockManager:

@@ -1,4 +1,4 @@
-"""KV groups: layers that keep their keys and values by one rule, and share a pool of equal pages."""
+"""KV cache groups: layers that keep keys and values by the same rule and share a pool of equal pages."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Final
 from pagesim.kvcache.reservation import Reservation
 
 NEVER: Final = (1 << 62) - 1
-"""More tokens than a sequence has, and more blocks than a pool."""
+"""A bound above the tokens of any sequence and the blocks of any pool."""
 
 
 class Rule:
-    """By which blocks of a sequence a group of layers still needs; here all, taken as it grows.
+    """Decides which blocks of a sequence a group of layers still needs; by default all, allocated on demand.
 
-    A rule is given the tokens whose KV exists when an iteration begins (``processed``), and says how many of
-    them no later token attends to.
+    A rule gets the number of tokens whose KV exists when an iteration begins (``processed``). It returns how
+    many leading ones no later token attends to.
     """
 
     __slots__ = ()
 
     grows = True
-    """Whether a decoding sequence takes further blocks; if not, everything is taken at admission."""
+    """Whether a decoding sequence allocates further blocks; if not, all are allocated at admission."""
 
     def skipped(self, processed: int) -> int:
-        """Return the leading tokens that no token after the first ``processed`` attends to."""
+        """Return the number of leading tokens that no token after the first ``processed`` attends to."""
         return 0
 
     def processed_at(self, skipped: int) -> int:
-        """Return after how many tokens at least so many (1 or more) are skipped; or `NEVER`."""
+        """Return the number of tokens after which ``skipped`` (at least 1) are skipped, or `NEVER`."""
         return NEVER
 
     def reserved(self, tokens: int, output_tokens: int) -> int:
-        """Return the tokens that a sequence takes room for at admission, at least ``tokens``."""
+        """Return the tokens that a sequence allocates at admission: at least ``tokens``."""
         return tokens
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
-        """Return the blocks that a sequence ever holds at once; None where none is given back before the end.
+        """Return the most blocks that a sequence holds at once; None if none is freed before it has finished.
 
         Args:
-            block_size: tokens a block.
+            block_size: tokens per block.
             longest: tokens of the longest sequence.
-            in_flight: tokens of it that can be scheduled and not be computed yet.
+            in_flight: tokens of it that can be scheduled but not yet computed.
         """
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Full(Rule):
-    """Every token attends to all tokens before it: nothing is released before the end."""
+    """Full attention: no block is released before the sequence has finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(Rule):
-    """A token attends to the last ``window`` tokens, itself included.
+    """A token attends to the last ``window`` tokens, including itself.
 
     Attributes:
-        window: tokens.
-        retained: further tokens before them that are kept, for MTP modules that read behind.
+        window: tokens of the window.
+        retained: tokens kept before the window, for MTP modules that read further back.
 
     Source: vLLM 0.33.0, ``SlidingWindowManager.get_num_skipped_tokens`` and
     ``SlidingWindowSpec.max_admission_blocks_per_request``.
@@ -72,7 +72,7 @@ class SlidingWindow(Rule):
 
     @property
     def behind(self) -> int:
-        """Tokens before the one at hand that are kept."""
+        """Tokens kept before the current one."""
         return self.window - 1 + self.retained
 
     def skipped(self, processed: int) -> int:
@@ -82,13 +82,13 @@ class SlidingWindow(Rule):
         return skipped + self.behind
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
-        # Where a window begins within a block, it reaches into one more.
+        # A window that begins within a block extends into one more.
         return -(-min(self.behind + in_flight, longest) // block_size) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedLocal(Rule):
-    """A token attends to those since the last multiple of ``chunk``, itself included.
+    """A token attends to the tokens since the last multiple of ``chunk``, including itself.
 
     Source: vLLM 0.33.0, ``ChunkedLocalAttentionManager.get_num_skipped_tokens`` and
     ``ChunkedLocalAttentionSpec.max_admission_blocks_per_request``.
@@ -112,20 +112,20 @@ class ChunkedLocal(Rule):
 
 @dataclass(frozen=True, slots=True)
 class State(Rule):
-    """A recurrent state, one block however many tokens came before.
+    """A recurrent state: one block, regardless of the sequence's length.
 
-    Where prefixes are cached (``aligned``) a state that a block's last token leaves behind can be found; then
-    a sequence takes a block for the state at hand, and keeps the one before until it was copied. Else its
-    block is as long as the longest sequence.
+    If prefixes are cached (``aligned``), the state after the last token of a block can be matched. A sequence
+    then allocates a block for its current state, and keeps the previous one until it has been copied.
+    Otherwise its block is as long as the longest sequence.
 
     Source: vLLM 0.33.0, ``MambaManager``.
 
     Attributes:
-        aligned: whether prefixes are cached, so that the state at the end of a block can be found.
-        checkpoint: where the kernels can leave a state behind within a chunk of a prompt: at every multiple
-            of so many tokens from its start; None where they cannot.
-        drafts: states that a sequence keeps besides, one after each draft, because it is not known yet which
-            of them are accepted.
+        aligned: whether prefixes are cached, so that the state at the end of a block can be matched.
+        checkpoint: tokens between the states that kernels can save within a chunk of a prompt, counted from
+            its start; None if they can save none there.
+        drafts: additional states per sequence, one after each draft token, kept until it is known which are
+            accepted.
     """
 
     aligned: bool = False
@@ -137,13 +137,13 @@ class State(Rule):
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
         if not self.aligned:
-            return None  # one is as long as the longest sequence
+            return None  # one block is as long as the longest sequence
         return 2 + self.drafts + (self.checkpoint is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Rule):
-    """Everything that a sequence may ever need is taken at admission, by a guess of its length."""
+    """All blocks that a sequence may need are allocated at admission, for a guess of its final length."""
 
     reservation: Reservation
     grows = False
@@ -154,19 +154,19 @@ class Reserved(Rule):
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers whose keys and values are kept, found and freed together.
+    """Layers whose keys and values are stored, matched and freed together.
 
     Attributes:
-        block_size: tokens whose KV one block of this group holds, for all of its layers.
+        block_size: tokens whose KV one block stores, for all layers of the group.
         rule: which blocks are kept.
-        layers: how many there are.
-        page_bytes: bytes of a block on each GPU, equal in all groups of a pool; left out where they do not
-            matter: then those of the pool's largest block.
-        filled_bytes: those of them that the layers fill, the rest is padding; left out, as many as its tokens
-            can fill alike, or a byte a token where ``page_bytes`` are left out, too.
-        drops_block: whether the last block of a hit is computed again, because a drafter's KV of it reads
-            the token behind.
-        drafts: whether the KV of such a drafter is in it.
+        layers: number of layers.
+        page_bytes: bytes of a block on each GPU, equal in all groups of a pool. If left out, those of the
+            pool's largest block.
+        filled_bytes: bytes of a block that the layers fill; the rest is padding. If left out, as many as its
+            tokens can fill evenly, or one byte per token if ``page_bytes`` is left out, too.
+        drops_block: whether the last block of a hit is recomputed, because the drafter's KV for it depends on
+            the next token.
+        drafts: whether the group contains the KV of such a drafter.
     """
 
     block_size: int
@@ -203,22 +203,22 @@ class KVGroup:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes that a token fills in all layers; of a state, which no token fills, 0."""
+        """Bytes that a token fills in all layers; 0 for a state, which belongs to no single token."""
         return 0 if isinstance(self.rule, State) else self.filled // self.block_size
 
     @property
     def is_one_block(self) -> bool:
-        """Whether a sequence has all blocks of this group from the first: of states that are not found."""
+        """Whether a sequence holds all blocks of this group from the start: states that are not cached."""
         return isinstance(self.rule, State) and not self.rule.aligned
 
     @property
     def draft_states(self) -> int:
-        """States that a sequence keeps for drafts, each in a block of its own."""
+        """States that a sequence keeps for draft tokens, each in a block of its own."""
         return self.rule.drafts if isinstance(self.rule, State) else 0
 
     @property
     def kind(self) -> str:
-        """What its rule is called, with its tokens: ``full``, ``window-1024``, ``chunk-8192``, ``state``."""
+        """The name of its rule, with its tokens: ``full``, ``window-1024``, ``chunk-8192``, ``state``."""
         rule = self.rule
         if isinstance(rule, SlidingWindow):
             return f"window-{rule.window}"
@@ -227,20 +227,20 @@ class KVGroup:
         return "state" if isinstance(rule, State) else "full"
 
     def blocks_at_admission(self, tokens: int, output_tokens: int) -> int:
-        """Return the blocks that a sequence takes when its first ``tokens`` are to be computed."""
+        """Return the blocks that a sequence allocates to be admitted with ``tokens`` tokens."""
         return -(-self.rule.reserved(tokens, output_tokens) // self.block_size)
 
     def released(self, processed: int) -> int:
-        """Return the leading blocks that are not held any more once ``processed`` tokens have run."""
+        """Return the number of leading blocks that have been released after ``processed`` tokens."""
         return self.rule.skipped(processed) // self.block_size
 
     def most(self, tokens: int, longest: int, in_flight: int) -> int:
-        """Return the blocks that a sequence of so many tokens ever holds at once.
+        """Return the most blocks that a sequence of ``tokens`` tokens holds at once.
 
         Args:
-            tokens: of which nothing was found in a cache.
+            tokens: tokens of the sequence, none of them cached.
             longest: tokens of the longest sequence.
-            in_flight: tokens of it that can be scheduled and not be computed yet.
+            in_flight: tokens of it that can be scheduled but not yet computed.
         """
         blocks = -(-tokens // self.block_size) + self.draft_states
         kept = self.rule.most_blocks(self.block_size, longest, in_flight)
@@ -248,14 +248,14 @@ class KVGroup:
 
 
 def check_groups(groups: tuple[KVGroup, ...], *, equal_blocks: bool = True) -> None:
-    """Refuse groups that cannot share memory.
+    """Refuse KV groups that cannot share memory.
 
     Args:
-        groups: of the memory.
-        equal_blocks: whether they take blocks of one pool.
+        groups: KV groups of the block manager.
+        equal_blocks: whether they allocate blocks of one pool.
 
     Raises:
-        ValueError: there is none, their pages differ in size in one pool, or only some of them reserve.
+        ValueError: there is no group, page sizes differ within one pool, or only some groups reserve.
     """
     if not groups:
         raise ValueError("there is no KV group; at least 1 is needed")
@@ -267,7 +267,7 @@ def check_groups(groups: tuple[KVGroup, ...], *, equal_blocks: bool = True) -> N
 
 
 def are_hybrid(groups: tuple[KVGroup, ...]) -> bool:
-    """Say whether there are several groups, or one that does not simply keep every token."""
+    """Return whether there are several groups, or one that does not simply keep every token."""
     return len(groups) > 1 or groups[0].drops_block or not isinstance(groups[0].rule, Full | Reserved)
 
 
@@ -277,10 +277,10 @@ def page_bytes_of(groups: tuple[KVGroup, ...]) -> int:
 
 
 def check_single(groups: tuple[KVGroup, ...]) -> None:
-    """Refuse what memory of one group that gives nothing back cannot hold.
+    """Refuse groups other than a single one that frees no block before the end.
 
     Raises:
-        ValueError: there are several groups, or a rule by which blocks are given back before the end.
+        ValueError: there are several groups, or a rule that frees blocks before a sequence has finished.
     """
     if are_hybrid(groups):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Paged memory: one KV group, whose blocks are counted, and numbered where something looks at them."""
+"""Paged memory with one KV group; blocks are only counted unless something needs their numbers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PagedManager(BlockManager):
-    """A block manager of one KV group, on demand or reserved, whose samples share the prompt's blocks.
+    """A block manager for one KV group, on demand or reserved, whose samples share the prompt's blocks.
 
-    How many blocks a request holds follows from its length, and what decoding requests take at a step from
-    their lengths modulo the block size (`Ring`). So blocks are counted. Where ``tables`` are kept, these are
-    told of every change and give the blocks their numbers.
+    How many blocks a request holds follows from its length. How many decoding requests allocate in a step
+    follows from their lengths modulo the block size (`Ring`). So it suffices to count blocks. If ``tables``
+    are kept, they track every change and number the blocks.
 
-    Beams need tables: after a fork no length tells which blocks samples share.
+    Beam search needs tables: after a fork, lengths do not determine which blocks the samples share.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: one KV group, of full attention or reserved.
-        cpu_blocks: of swap space.
+        cpu_blocks: blocks of the swap space.
         shares: whether samples of a request share the blocks of their prompt; if not, each has its own.
-        tables: whether blocks have numbers.
+        tables: whether blocks are numbered.
 
     Attributes:
-        tables: the block tables and free lists; None where blocks are only counted.
+        tables: the block tables and free lists; None if blocks are only counted.
 
     Raises:
-        ValueError: there are several groups, or a rule by which blocks are given back before the end.
+        ValueError: there are several groups, or a rule that frees blocks before a sequence has finished.
     """
 
     __slots__ = ("_ring", "_tails", "tables")
@@ -50,7 +50,7 @@ class PagedManager(BlockManager):
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         check_single(self.groups)
-        self._ring = Ring(self.block_size)  # what decoding requests take
+        self._ring = Ring(self.block_size)  # blocks that decoding requests allocate
         self._tails: dict[
             SequenceGroup, None
         ] = {}  # decoding requests whose next step copies a shared last block
@@ -60,7 +60,7 @@ class PagedManager(BlockManager):
 
     @property
     def names_blocks(self) -> bool:  # type: ignore[override]
-        """Whether blocks have numbers."""
+        """Whether blocks are numbered."""
         return self.tables is not None
 
     def held_blocks(self, request: SequenceGroup) -> int:
@@ -227,11 +227,11 @@ class PagedManager(BlockManager):
             self._tails[request] = None
         return 0
 
-    # Block numbers, where there are any
+    # Block numbers, if there are any
 
     @property
     def requests(self) -> Iterable[SequenceGroup]:
-        """The requests that hold blocks on the device."""
+        """Requests that hold blocks on the device."""
         return self._numbered().on_device
 
     def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
@@ -245,7 +245,7 @@ class PagedManager(BlockManager):
         return self._numbered().device.free[::-1]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held, and the counts agree with the tables."""
+        """Raise AssertionError unless every block is either free or held, as the counts and tables say."""
         tables = self._numbered()
         tables.check_integrity()
         names = sum([len(table) for samples in tables.on_device.values() for table in samples])
@@ -275,26 +275,26 @@ class PagedManager(BlockManager):
         return request.shared + request.samples * (blocks - request.shared)
 
     def _saved(self, request: SequenceGroup, length: int) -> int:
-        """Return how many more blocks a request of this length would have if its samples shared none."""
+        """Return how many more blocks a request of this length would hold if its samples shared none."""
         if request.samples == 1 or not self.shares:
             return 0
         return request.samples * self.blocks_for(length) - self._held(request, length)
 
     def _take(self, request: SequenceGroup, blocks: int) -> None:
-        """Take so many free blocks, which there are, for each sample of a request."""
+        """Allocate ``blocks`` blocks for each sample of a request; enough are free."""
         self.free_blocks -= blocks * request.samples
         if self.tables is not None:
             self.tables.extend(request, blocks)
 
     def _give_back(self, request: SequenceGroup) -> None:
-        """Count what a request has on the device as free; it rests at its present length."""
+        """Count the blocks that a request holds on the device as free; it rests at its current length."""
         if request.decodes:
             self.stop_decoding(request)
         self.free_blocks += self._held(request, request.tokens)
         self.shared_blocks -= self._saved(request, request.tokens)
 
     def _copy_tail(self, request: SequenceGroup, copies: int) -> None:
-        """Give every sample of a request a last block of its own, which takes so many free blocks."""
+        """Give every sample of a request its own last block, allocating ``copies`` free blocks."""
         request.tail_shared = False
         self.free_blocks -= copies
         self.shared_blocks -= copies

@@ -1,4 +1,4 @@
-"""Block tables of paged memory: every block has a number, every sample a table of them."""
+"""Block tables of paged memory: every block has a number, and every sample a table of its blocks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Table = list[int]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BlockAllocator:
-    """The blocks of the device or of the swap space: which are free, and how many tables name each.
+    """An allocator of the blocks of the device or of the swap space, with reference counts.
 
-    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Whether enough blocks are free is
-    not checked here: `PagedManager` counts.
+    The free list is a stack with block 0 at the bottom, as in the vLLM of the paper. It does not check
+    whether enough blocks are free: `PagedManager` counts them.
 
     Args:
-        num_blocks: of the device or the swap space.
+        num_blocks: blocks of the device or of the swap space.
 
     Attributes:
-        free: free blocks; the last one is taken next.
-        reserved: how many of these are taken before what is freed from now on.
-        references: tables that name each block, ``[num_blocks]``.
+        free: free blocks; the last one is allocated next.
+        reserved: how many of these are allocated before any that is freed later.
+        references: tables that contain each block, ``[num_blocks]``.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -35,7 +35,7 @@ class BlockAllocator:
         self.references = [0] * num_blocks
 
     def allocate(self, blocks: int) -> Table:
-        """Return a new table of so many blocks that were free."""
+        """Return a new table of ``blocks`` blocks that were free."""
         if not blocks:
             return []
         table = self.free[: -blocks - 1 : -1]
@@ -52,7 +52,7 @@ class BlockAllocator:
         return list(table)
 
     def drop(self, table: Table) -> None:
-        """Free the blocks of a table that no other one names."""
+        """Drop a table, freeing the blocks that no other table contains."""
         unnamed = []
         for block in table:
             self.references[block] -= 1
@@ -62,11 +62,11 @@ class BlockAllocator:
         self.free[top:top] = unnamed
 
     def reserve_free(self) -> None:
-        """Let all blocks that are free be taken before any that is freed from now on."""
+        """Make all currently free blocks be allocated before any that is freed later."""
         self.reserved = len(self.free)
 
     def check_integrity(self, tables: Iterable[Table]) -> None:
-        """Raise AssertionError unless each block is free or named by as many tables as are counted."""
+        """Raise AssertionError unless each block is free or has the right reference count."""
         names = [0] * len(self.references)
         for table in tables:
             assert len(set(table)) == len(table), "a table names a block twice"
@@ -81,20 +81,20 @@ class BlockAllocator:
 class PagedTables:
     """The block tables of paged memory.
 
-    Blocks get their numbers in the step in which they are taken. Samples of one request share blocks, and
-    requests do not. A block that several tables name is copied before a sample writes to it.
+    Blocks get their numbers in the step in which they are allocated. Samples of one request share blocks;
+    requests do not. A block that is in several tables is copied before a sample writes to it.
 
     Args:
-        num_blocks: on the device.
-        cpu_blocks: of swap space.
-        block_size: tokens a block.
+        num_blocks: blocks on the device.
+        cpu_blocks: blocks of the swap space.
+        block_size: tokens per block.
 
     Attributes:
-        device, host: the blocks on the device and those of the swap space.
-        on_device: of each request on the device, the table of each sample.
-        swapped: of each request in the swap space, the table of each sample.
-        notes_moves: whether the following are kept; whatever asks for it must take them.
-        copies: blocks copied on write since they were last taken, as (from, to).
+        device, host: allocators of the device and of the swap space.
+        on_device: tables of each request on the device, one per sample.
+        swapped: tables of each request in the swap space, one per sample.
+        notes_moves: whether the following lists are filled; whoever enables this must empty them.
+        copies: blocks copied on write since the list was last emptied, as (from, to).
         swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
     """
 
@@ -117,44 +117,44 @@ class PagedTables:
         return self.on_device.get(request) or self.swapped[request]
 
     def distinct(self, request: SequenceGroup) -> int:
-        """Return how many blocks a request has, each counted once."""
+        """Return how many distinct blocks a request holds."""
         return len({block for table in self.of(request) for block in table})
 
     def last_blocks(self, request: SequenceGroup) -> int:
-        """Return in how many different blocks the tables of a request end."""
+        """Return how many distinct last blocks the tables of a request have."""
         return len({table[-1] for table in self.of(request)})
 
     # Changes
 
     def admit(self, request: SequenceGroup, blocks: int, *, shares: bool) -> None:
-        """Take so many blocks, which all samples share, or as many for each of them."""
+        """Allocate ``blocks`` blocks that all samples share, or this many for each sample."""
         first, device = self.device.allocate(blocks), self.device
         others = range(request.samples - 1)
         rest = [device.share(first) if shares else device.allocate(blocks) for _ in others]
         self.on_device[request] = [first, *rest]
 
     def extend(self, request: SequenceGroup, blocks: int) -> None:
-        """Take so many blocks for each sample."""
+        """Allocate ``blocks`` blocks for each sample."""
         for table in self.on_device[request]:
             table += self.device.allocate(blocks)
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        """Let a request take the blocks of its next tokens in ``allocate_step``."""
+        """Include a request in ``allocate_step`` from now on."""
         self._decoding.enter(request, (opening_step(request.length_offset, self._block_size),))
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        """Let a request take no blocks in ``allocate_step``."""
+        """Exclude a request from ``allocate_step``."""
         self._decoding.leave(request)
 
     def allocate_step(self, after: int, steps: int) -> None:
-        """Take the blocks that decoding requests open in the ``steps`` steps that follow step ``after``."""
+        """Allocate the blocks that decoding requests open in the ``steps`` steps after step ``after``."""
         for step in range(after + 1, after + steps + 1):
             for request in self._decoding.at(step):
                 for table in self.on_device[request]:
                     table += self.device.allocate(1)
 
     def copy_tail(self, request: SequenceGroup) -> None:
-        """Give every sample a last block of its own; of those that share one the last keeps it."""
+        """Give every sample its own last block; the last of several samples that share one keeps it."""
         device = self.device
         for table in self.on_device[request]:
             block = table[-1]
@@ -165,7 +165,7 @@ class PagedTables:
                     self.copies.append((block, table[-1]))
 
     def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
-        """Let one sample share the blocks of another one; return how many blocks become free."""
+        """Replace one sample's table by a shared copy of another's; return how many blocks become free."""
         tables, free = self.on_device[request], len(self.device.free)
         shared = self.device.share(tables[survivor])
         self.device.drop(tables[dropped])
@@ -192,7 +192,7 @@ class PagedTables:
             self.swaps_out += moves
 
     def swap_in(self, request: SequenceGroup) -> None:
-        """Bring a request back to the device."""
+        """Move a request back to the device."""
         self.on_device[request], moves = _moved(self.swapped[request], self.device)
         self.drop_swapped(request)
         if self.notes_moves:
@@ -204,14 +204,14 @@ class PagedTables:
             self.host.drop(table)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or named as often as is counted."""
+        """Raise AssertionError unless every block is free or has the right reference count."""
         self.device.check_integrity([table for tables in self.on_device.values() for table in tables])
         self.host.check_integrity([table for tables in self.swapped.values() for table in tables])
         assert all(request in self.on_device for request in self._decoding.requests()), "a request is gone"
 
 
 def _moved(tables: Sequence[Table], to: BlockAllocator) -> tuple[list[Table], list[Copy]]:
-    """Return tables of as many blocks elsewhere, shared alike, and each block with the one it moves to."""
+    """Return copies of tables in another allocator, shared alike, and the moves as (from, to)."""
     there: dict[int, int] = {}
     for table in tables:
         for block in table:

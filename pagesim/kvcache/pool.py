@@ -1,4 +1,4 @@
-"""Pool: what is known about memory when it is made."""
+"""Pool: the parameters from which a block manager is made."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from pagesim.kvcache.groups import Full, KVGroup, Reserved
 from pagesim.kvcache.reservation import Reservation
 
 UNBOUNDED = 1 << 62
-"""More tokens than a sequence has."""
+"""A bound above the tokens of any sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The blocks that a memory is made for.
+    """The blocks that a block manager is made for.
 
     Attributes:
-        num_blocks: on the device.
-        block_size: token slots of a block.
-        max_model_len: tokens; no sequence is longer.
-        reservation: how many tokens a sequence takes at admission; None where it takes blocks as it grows.
-        cpu_blocks: of swap space.
-        tables: whether blocks must have numbers, because something is going to look at them.
-        layer_types: a KV group for each layer type, whose pages differ in bytes; none where one serves all.
-        pages: of each layer type's own pool, where memory is divided (`LayerTypePages`); ``num_blocks`` are
-            then these, all together.
-        capacity_bytes: of all memory on each GPU, with what no page takes; None for that of the blocks.
-        in_flight_tokens: tokens of a sequence that can be scheduled and not be computed yet.
+        num_blocks: blocks on the device.
+        block_size: token slots per block.
+        max_model_len: maximum tokens of a sequence.
+        reservation: how many tokens a sequence reserves at admission; None if it allocates blocks on demand.
+        cpu_blocks: blocks of the swap space.
+        tables: whether blocks must be numbered, because something will read the numbers.
+        layer_types: one KV group per layer type, with pages of different sizes; empty if one group serves
+            all layers.
+        pages: pages in each layer type's own pool, if memory is divided (`LayerTypePages`); ``num_blocks`` is
+            then their sum.
+        capacity_bytes: bytes of all memory on each GPU, unused ones included; None for those of the blocks.
+        in_flight_tokens: tokens of a sequence that can be scheduled but not yet computed.
     """
 
     num_blocks: int
@@ -44,28 +45,28 @@ class Pool:
 
     @property
     def groups(self) -> tuple[KVGroup, ...]:
-        """The KV groups: one for each layer type, or one of all layers."""
+        """The KV groups: one per layer type, or a single one for all layers."""
         rule = Full() if self.reservation is None else Reserved(self.reservation)
         return self.layer_types or (KVGroup(self.block_size, rule),)
 
 
 MakeBlockManager = Callable[[Pool], BlockManager]
-"""Makes empty memory of a pool."""
+"""Makes a block manager with empty memory for a pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTypePages:
-    """An allocator in which each layer type takes pages as large as its own layers need.
+    """An allocator in which each layer type has pages of the size that its own layers need.
 
     Attributes:
-        make: makes empty memory of a pool with ``layer_types``.
-        is_divided: whether each layer type has a pool of its own, as large as its part of what a longest
-            request takes; else all types share large pages, each of which is cut into one type's.
+        make: makes a block manager for a pool with ``layer_types``.
+        is_divided: whether each layer type has its own pool, in proportion to what the longest request needs;
+            otherwise all types share large pages, each of which is split into pages of one type.
     """
 
     make: MakeBlockManager
     is_divided: bool
 
     def __call__(self, pool: Pool) -> BlockManager:
-        """Return empty memory of a pool."""
+        """Return a block manager with empty memory for a pool."""
         return self.make(pool)

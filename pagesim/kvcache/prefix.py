@@ -1,4 +1,4 @@
-"""Prefix caching: full blocks are found by their content until they are taken again."""
+"""Prefix caching: full blocks can be found by their content until they are reused."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixManager(SingleSampleManager):
-    """Memory of one KV group of full attention and of single samples, with a prefix cache.
+    """A block manager for one full-attention KV group and single samples, with a prefix cache.
 
-    The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
-    gives its blocks back last block first. A prompt that begins as another one did takes over that one's full
-    blocks, in use (then they are shared) or free (then they leave the queue from wherever they are).
+    The free blocks form a queue. Blocks are allocated from its front, which evicts their content. A request
+    frees its blocks in reverse order. A prompt that shares a prefix with an earlier one reuses its full
+    blocks. Blocks in use are then shared; free ones are removed from wherever they are in the queue.
 
-    A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
-    request fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
-    request can ask for them.
+    A block is cached as soon as its last token is allocated. Blocks that a decoding request fills are hashed
+    when it is released or ``cache_full_blocks`` is called: before that, no other request can match them.
 
-    What is decided block by block is kept by the run: blocks that one request computed and that all others
-    hold all or none of.
+    Decisions are made per block, but the bookkeeping is per run. A run is a sequence of blocks that one
+    request computed and of which every other request holds all or none.
 
     Source: vLLM 0.33.0, ``v1/core/block_pool.py`` and ``v1/core/kv_cache_manager.py``.
 
     Args:
-        num_blocks: on the device.
-        block_size: token slots a block.
-        cpu_blocks: swap space, never used.
-        reuses_unhashed_first: whether blocks that cannot be found are given back to the front of the queue
-            (vLLM 0.33); if not, all are given back to its end (0.11 and 0.19).
+        num_blocks: blocks on the device.
+        block_size: token slots per block.
+        cpu_blocks: blocks of the swap space, which is never used.
+        reuses_unhashed_first: whether blocks that are not cached are freed to the front of the queue (vLLM
+            0.33); if not, all blocks are freed to its end (0.11 and 0.19).
     """
 
     caches_prefixes = True
@@ -50,19 +49,19 @@ class PrefixManager(SingleSampleManager):
         self._matched: tuple[SequenceGroup | None, int] = (
             None,
             0,
-        )  # for whom blocks were found last, how many
-        self._reserved: Run | None = None  # the last run that is taken before what is given back
+        )  # the request that was looked up last, and its matched blocks
+        self._reserved: Run | None = None  # the last run that is allocated before any block freed later
         self._changes: list[tuple[int, ...]] = []
 
     # Questions
 
     @property
     def findable_blocks(self) -> int:
-        """Blocks of different content that can be found, held ones included; counted here, run by run."""
+        """Cached blocks of distinct content, held ones included; counted run by run on each access."""
         return self._index.findable
 
     def found_runs(self) -> Iterable[Run]:
-        """Return the runs of blocks that can be found, held ones included."""
+        """Return the runs of cached blocks, held ones included."""
         return self._index.found.values()
 
     def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
@@ -104,7 +103,7 @@ class PrefixManager(SingleSampleManager):
             tokens = length
         blocks, (last, found) = -(-tokens // self.block_size) + spare, self._matched
         if blocks <= self.free_blocks or last is not request or blocks - found > self.free_blocks:
-            return blocks <= self.free_blocks  # whether what was found is in use or not
+            return blocks <= self.free_blocks  # regardless of whether the matched blocks are in use
         return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
     # Changes
@@ -147,7 +146,7 @@ class PrefixManager(SingleSampleManager):
         return self._allocate_steps(steps, blocks)
 
     def _allocate_steps(self, steps: int, blocks: int) -> int:
-        """Take so many blocks, which there are, for so many steps; likewise return 0."""
+        """Allocate ``blocks`` blocks, which are free, for ``steps`` steps; return 0, as nothing is copied."""
         if self.reuses_unhashed_first:
             if blocks:
                 self._take(blocks)
@@ -188,7 +187,7 @@ class PrefixManager(SingleSampleManager):
                 self.free_blocks += run.count
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless the counts are those of the runs."""
+        """Raise AssertionError unless the counts match the runs."""
         queued = list(self._queue)
         assert self.free_blocks == sum([run.count for run in queued]), "free blocks are miscounted"
         cached = [run for run in queued if run.content is not None]
@@ -202,11 +201,11 @@ class PrefixManager(SingleSampleManager):
     # Hooks for block numbers
 
     def _taken(self, run: Run, blocks: int) -> None:
-        """Learn that so many blocks were taken off the end of a run, the last of them first."""
+        """Handle the allocation of ``blocks`` blocks from the end of a run, the last one first."""
         return
 
     def _given_back(self, run: Run, prefix: Prefix, blocks: int) -> None:
-        """Learn that the last blocks of a request, so many, are put at the end of a run."""
+        """Handle the move of a request's last ``blocks`` blocks to the end of a run."""
         return
 
     # Inside
@@ -218,14 +217,14 @@ class PrefixManager(SingleSampleManager):
         self.cache_full_blocks(request)
 
     def _hits_of(self, request: SequenceGroup, tokens: int) -> list[Hit]:
-        """Return the runs that ``match_prefix`` found last for a request, as far as they are still there."""
+        """Return what is still cached of the runs that ``match_prefix`` found last for a request."""
         last, blocks = self._matched
         if last is not request or not blocks:
             return []
         return self._index.look_up(request.content, min(blocks, tokens // self.block_size))[0]
 
     def _touch(self, run: Run) -> None:
-        """Take a run that was found out of the queue, or count it as shared."""
+        """Remove a matched run from the queue, or count it as shared if it is in use."""
         if run.holders:
             self.shared_blocks += run.count
         else:
@@ -234,9 +233,9 @@ class PrefixManager(SingleSampleManager):
             self.free_blocks -= run.count
 
     def _take(self, blocks: int, prefix: Prefix | None = None) -> None:
-        """Take so many free blocks, which there are, for one request or for all that decode.
+        """Allocate ``blocks`` blocks, which are free, for one request or for all decoding ones.
 
-        What they hold is evicted.
+        Their cached content is evicted.
         """
         queue, duplicates = self._queue, self._index.duplicates
         self.free_blocks -= blocks
@@ -257,7 +256,7 @@ class PrefixManager(SingleSampleManager):
             blocks -= count
 
     def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
-        """Give back the last blocks of a request, so many, which cannot be found."""
+        """Free the last ``blocks`` blocks of a request, which are not cached."""
         self.free_blocks += blocks
         run = (self._reserved or self._queue.end).behind
         if not self.reuses_unhashed_first:

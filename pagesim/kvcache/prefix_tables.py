@@ -1,4 +1,4 @@
-"""Prefix caching with block tables: every block of the cache has a number."""
+"""Prefix caching with block tables: all blocks are numbered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NumberedPrefixManager(PrefixManager):
     """A `PrefixManager` that tracks which numbered blocks each run and each request holds.
 
     Attributes:
-        requests: the requests that hold blocks.
+        requests: requests that hold blocks.
     """
 
     names_blocks = True
@@ -29,7 +29,7 @@ class NumberedPrefixManager(PrefixManager):
     ) -> None:
         super().__init__(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=reuses_unhashed_first)
         self._queue.end.behind.blocks.extend(range(num_blocks - 1, -1, -1))
-        self._fresh: array[int] = array("i")  # numbers of blocks that were taken, and are in no table yet
+        self._fresh: array[int] = array("i")  # numbers of allocated blocks that are not in a table yet
         self._buckets = Buckets(block_size)
         self.requests: dict[SequenceGroup, None] = {}
 
@@ -71,12 +71,12 @@ class NumberedPrefixManager(PrefixManager):
         return list(chain.from_iterable([reversed(run.blocks) for run in self._queue]))
 
     def cached_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        """Return the maximal runs of free blocks whose content is still cached, by address."""
         cached = [run.blocks for run in self._queue if run.content is not None]
         return join_extents(sorted(chain.from_iterable(cached)))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        """Raise AssertionError unless every block is either free or held and all bookkeeping agrees."""
         super().check_integrity()
         free = self.free_blocks_in_order()
         named = {block for request in self.requests for block in request.block_state.table}

@@ -1,4 +1,4 @@
-"""Reservation policies: for how many tokens a sequence takes memory when it is admitted."""
+"""Reservation policies: for how many tokens a sequence allocates memory when it is admitted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Reservation:
 
     Args:
         name: the policy's name.
-        guess: output length to reserve for, from the true one (which only an oracle may look at).
-        max_model_len: no sequence is longer, so nothing beyond it is ever reserved.
+        guess: maps the true output length, unknown to real systems, to the output length to reserve for.
+        max_model_len: maximum tokens of a sequence; nothing beyond it is ever reserved.
     """
 
     name: str
@@ -29,17 +29,17 @@ class Reservation:
 
 
 def reserve_max(max_model_len: int) -> Reservation:
-    """Every sequence may become as long as the model allows (Orca Max)."""
+    """Return the policy that reserves the model's maximum length for every sequence (Orca Max)."""
     return Reservation("max", lambda _: max_model_len, max_model_len)
 
 
 def reserve_pow2(max_model_len: int) -> Reservation:
-    """The output is known to within the next power of two (Orca Pow2)."""
+    """Return the policy that rounds the output length up to a power of two (Orca Pow2)."""
     return Reservation("pow2", lambda output: 1 << (output - 1).bit_length() if output else 0, max_model_len)
 
 
 def reserve_oracle(max_model_len: int) -> Reservation:
-    """The output length is known (Orca Oracle): what no real system can do."""
+    """Return the policy that knows the output length (Orca Oracle), which no real system does."""
     return Reservation("oracle", lambda output: output, max_model_len)
 
 
@@ -48,4 +48,4 @@ RESERVATIONS: dict[str, Callable[[int], Reservation]] = {
     "pow2": reserve_pow2,
     "oracle": reserve_oracle,
 }
-"""Policies that reserve at admission, by name; ``on-demand``, which pages, reserves nothing."""
+"""Policies that reserve memory at admission, by name; ``on-demand`` (paging) reserves nothing."""

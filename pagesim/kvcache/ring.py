@@ -1,4 +1,4 @@
-"""Rings: how many blocks decoding sequences take or give back at each step, modulo a period of steps."""
+"""Rings: how many blocks decoding sequences allocate or free at each step, modulo a period of steps."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 def opening_step(base: int, block_size: int) -> int:
-    """Return the step, modulo a block size, at which a sequence takes its blocks.
+    """Return the step, modulo the block size, at which a sequence allocates its blocks.
 
-    A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
+    A sequence of ``base + steps`` tokens opens a block with each token after a multiple of the block size.
     """
     return (1 - base) % block_size
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Ring:
-    """Counts of blocks by the step, modulo a period.
+    """Block counts by step, modulo a period.
 
-    A sequence that decodes enters once and leaves once, however many tokens it generates: at which steps it
-    opens a block follows from its length when it enters.
+    A decoding sequence enters once and leaves once, no matter how many tokens it generates. Its length on
+    entry determines the steps at which it opens a block.
 
     Args:
-        period: steps, a multiple of the block size of every sequence that enters.
+        period: steps; a multiple of the block size of every sequence that enters.
 
     Attributes:
         counts: blocks at each step of the period, ``[period]``.
-        period: steps.
-        whole: blocks of all steps of the period.
+        period: steps of the period.
+        whole: blocks of all steps of the period together.
     """
 
     __slots__ = ("counts", "period", "whole")
@@ -45,9 +45,9 @@ class Ring:
         """Count blocks at each step at which a sequence opens one.
 
         Args:
-            base: after so many steps the sequence has ``base + steps`` tokens.
-            blocks: counted for each block that it opens; may be negative.
-            block_size: tokens a block, which divide the period; 0 for as many as the period has steps.
+            base: length of the sequence minus the steps run; after ``steps`` steps it is ``base + steps``.
+            blocks: blocks to count for each block that it opens; may be negative.
+            block_size: tokens per block, a divisor of the period; 0 for the period itself.
         """
         counts, period = self.counts, self.period
         size = block_size or period
@@ -56,7 +56,7 @@ class Ring:
         self.whole += blocks * period // size
 
     def leave(self, base: int, blocks: int = 1, block_size: int = 0) -> None:
-        """Count no longer what ``enter`` counted with these arguments."""
+        """Undo ``enter`` with the same arguments."""
         self.enter(base, -blocks, block_size)
 
     def at(self, step: int) -> int:
@@ -64,7 +64,7 @@ class Ring:
         return self.counts[step % self.period]
 
     def total(self, after: int, steps: int) -> int:
-        """Return the blocks of the ``steps`` steps that follow step ``after``."""
+        """Return the total blocks of the ``steps`` steps that follow step ``after``."""
         counts, period = self.counts, self.period
         first = (after + 1) % period
         if steps == 1:
@@ -75,15 +75,15 @@ class Ring:
         return blocks + sum(counts[: end - period]) if end > period else blocks
 
     def in_turn(self, after: int) -> list[int]:
-        """Return the blocks of each step of the period that follows step ``after``, ``[period]``."""
+        """Return the blocks of each of the ``period`` steps that follow step ``after``, ``[period]``."""
         first = (after + 1) % self.period
         return self.counts[first:] + self.counts[:first]
 
     def steps_that_fit(self, after: int, steps: int, room: int) -> int:
-        """Return how many of the ``steps`` steps that follow step ``after`` take at most ``room`` blocks."""
+        """Return how many of the ``steps`` steps after step ``after`` fit into ``room`` blocks in total."""
         period, whole = self.period, self.whole
         if (steps // period + 1) * whole <= room:
-            return steps  # nearly always
+            return steps  # almost always
         if room < 0:
             return 0
         rounds, room = divmod(room, whole)
@@ -93,12 +93,12 @@ class Ring:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Buckets:
-    """Decoding requests by the steps, modulo a period, at which their blocks change.
+    """Decoding requests, grouped by the steps, modulo a period, at which their blocks change.
 
-    A step that takes or gives back blocks by number looks at the requests of its bucket and at no others.
+    A step that allocates or frees numbered blocks only visits the requests of its bucket.
 
     Args:
-        period: steps.
+        period: steps of the period.
     """
 
     __slots__ = ("_buckets", "_in_order", "_period", "_steps_of")
@@ -106,11 +106,11 @@ class Buckets:
     def __init__(self, period: int) -> None:
         self._period = period
         self._buckets: list[dict[SequenceGroup, None]] = [{} for _ in range(period)]
-        self._in_order = True  # whether every bucket is in the order of the requests
+        self._in_order = True  # whether every bucket is sorted by the order of its requests
         self._steps_of: dict[SequenceGroup, Sequence[int]] = {}
 
     def enter(self, request: SequenceGroup, steps: Sequence[int]) -> None:
-        """Put a request into the buckets of these steps, each of which is below the period."""
+        """Add a request to the buckets of these steps, each of which is below the period."""
         self._steps_of[request] = steps
         for step in steps:
             bucket = self._buckets[step]
@@ -119,7 +119,7 @@ class Buckets:
             bucket[request] = None
 
     def leave(self, request: SequenceGroup) -> None:
-        """Take a request out of its buckets."""
+        """Remove a request from its buckets."""
         for step in self._steps_of.pop(request):
             self._buckets[step].pop(request, None)
 

@@ -1,4 +1,4 @@
-"""The index of runs: which blocks can be found by their content, run by run."""
+"""The index of runs: finds cached blocks by their content, run by run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pagesim.kvcache.runs import Content, FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 Hit = tuple[Run, int]
-"""A run that was found, and how many of its leading blocks were asked for."""
+"""A matched run, and how many of its leading blocks matched."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -16,10 +16,10 @@ class Prefix:
     """The blocks that a request holds.
 
     Attributes:
-        content: of its prompt, and of what it generates.
-        runs: of its leading blocks, those that can be found.
-        hashed: how many blocks these are.
-        table: the numbers of all its blocks, in token order; empty where blocks have none.
+        content: content of its prompt and its generated tokens.
+        runs: runs of its leading blocks, which are cached.
+        hashed: number of blocks in these runs.
+        table: numbers of all its blocks, in token order; empty if blocks are not numbered.
     """
 
     __slots__ = ("content", "hashed", "runs", "table")
@@ -33,18 +33,18 @@ class Prefix:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RunIndex:
-    """Finds runs by the hash of their first block: blocks that one request computed and others took over.
+    """Finds runs by the hash of their first block; one request computed a run, others may have reused it.
 
-    A run is cut in two where a request takes over a part of it. Requests give their blocks back last block
-    first, so a run is evicted from its end on: what comes before a block that can be found can be found, too.
+    A run is split when a request reuses only a part of it. Requests free their last block first, so a run is
+    evicted from its end: all blocks before a cached one are cached, too.
 
     Args:
-        queue: of the free runs.
+        queue: queue of the free runs.
 
     Attributes:
-        found: the run that the hash of its first block finds: the first that had this content.
-        duplicates: of each hash the runs that had the same content later, in order, where there are any; each
-            has as many blocks as the first.
+        found: by the hash of its first block, the run that was first to have this content.
+        duplicates: by hash, later runs with the same content and number of blocks, in order, if there are
+            any.
     """
 
     __slots__ = ("duplicates", "found", "queue")
@@ -56,15 +56,15 @@ class RunIndex:
 
     @property
     def findable(self) -> int:
-        """Blocks of different content that can be found, held ones included; counted here, run by run."""
+        """Cached blocks of distinct content, held ones included; counted run by run on each access."""
         return sum([run.count for run in self.found.values()])
 
     def runs(self) -> list[Run]:
-        """Return all runs that can be found, duplicates included."""
+        """Return all cached runs, duplicates included."""
         return [*self.found.values(), *[run for each in self.duplicates.values() for run in each]]
 
     def look_up(self, content: Content, most: int) -> tuple[list[Hit], int]:
-        """Return the cached runs that a sequence begins with, up to ``most`` blocks, and how many blocks."""
+        """Return the runs of the longest cached prefix, up to ``most`` blocks, and its number of blocks."""
         hits: list[Hit] = []
         block = 0
         while block < most:
@@ -77,7 +77,7 @@ class RunIndex:
         return hits, block
 
     def register(self, prefix: Prefix, full: int) -> None:
-        """Make the first ``full`` blocks of a request findable."""
+        """Cache the first ``full`` blocks of a request."""
         content, start = prefix.content, prefix.hashed
         if start >= full or content is None:
             return
@@ -110,7 +110,7 @@ class RunIndex:
             start += blocks
 
     def split(self, run: Run, blocks: int) -> None:
-        """Cut a run in two after ``blocks`` blocks, and all that have the same content."""
+        """Split a run and all its duplicates after ``blocks`` blocks."""
         duplicates = self.duplicates.get(run.key)
         rest = self._part(self.found[run.key], blocks)
         self.found[rest.key] = rest
@@ -118,9 +118,9 @@ class RunIndex:
             self.duplicates[rest.key] = [self._part(each, blocks) for each in duplicates]
 
     def evict(self, run: Run, blocks: int) -> Run:
-        """Forget the last ``blocks`` blocks of the first free run; return the run that has them.
+        """Evict the last ``blocks`` blocks of the first free run; return the run that contains them.
 
-        That is a new run where these are a part, with duplicates, which stay.
+        That is a new run if they are only a part of the old one. Duplicates stay cached.
         """
         if blocks < run.count:
             self.split(run, run.count - blocks)
@@ -139,7 +139,7 @@ class RunIndex:
         return run
 
     def check_integrity(self, queued: set[Run]) -> None:
-        """Raise AssertionError unless the bookkeeping is that of the runs; given those that are free."""
+        """Raise AssertionError unless the bookkeeping matches the runs; ``queued`` are the free ones."""
         assert self.duplicates.keys() <= self.found.keys(), "a duplicate is left of what cannot be found"
         assert all(self.found[key].key == key for key in self.found), "a run is found under a key not its own"
         for run in self.runs():
@@ -152,11 +152,11 @@ class RunIndex:
     # Inside
 
     def _is_single(self, run: Run) -> bool:
-        """Say whether one request alone has a run, and no other run has its content."""
+        """Return whether a run has exactly one holder and no duplicates."""
         return len(run.holders) == 1 and run.key not in self.duplicates
 
     def _part(self, run: Run, blocks: int) -> Run:
-        """Cut one run in two; return the second part, which is taken before the first."""
+        """Split one run; return the second part, which is allocated before the first."""
         rest = run.split(blocks)
         if not run.holders:
             self.queue.insert(rest, run)
@@ -167,6 +167,6 @@ class RunIndex:
 
 
 def _common(run: Run, content: Content) -> int:
-    """Return how many blocks of a run another content has, too, which has the first one."""
+    """Return how many leading blocks of a run match a content that matches the first one."""
     assert run.content is not None
     return content.common(run.content, run.start + run.count) - run.start

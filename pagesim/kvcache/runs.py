@@ -1,4 +1,4 @@
-"""Cached runs: blocks that are held, found and evicted together, and the queue of the free ones."""
+"""Runs: cached blocks that are held, matched and evicted together, and the queue of free runs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 class Content(Protocol):
-    """What a sequence's tokens are, as far as another one may have the same ones, block by block."""
+    """The identity of a sequence's tokens, by which shared prefixes are recognised block by block."""
 
     def key(self, block: int) -> int:
-        """Return the hash of a block: equal in two contents where all tokens up to its end are the same."""
+        """Return the hash of a block: two contents' hashes are equal if all tokens up to its end are."""
 
     def key_at(self, tokens: int) -> int:
-        """Return the hash of the block that ends after so many tokens, whatever the block size."""
+        """Return the hash of the block that ends after ``tokens`` tokens, for any block size."""
 
     def common(self, other: Self, most: int) -> int:
-        """Return how many of the first ``most`` blocks have the same hash in this and in another content."""
+        """Return how many of the first ``most`` blocks have the same hash in another content."""
 
 
 class Segments(Content, Protocol):
-    """A content that is cut into segments.
+    """A content that is divided into segments.
 
     Attributes:
-        ends: where each segment ends, in tokens.
-        names: of each segment: equal exactly where all tokens up to its end, or the shorter one's, are.
-        lookahead: tokens behind a block that must be the same, too, for the block to be.
+        ends: the end of each segment, in tokens.
+        names: name of each segment: two are equal exactly if all tokens up to the end of the shorter are.
+        lookahead: tokens after a block that must also be equal for the block to match.
     """
 
     ends: list[int]
@@ -38,16 +38,16 @@ class Segments(Content, Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Run:
-    """Blocks of one sequence that follow one another.
+    """Consecutive blocks of one sequence.
 
     Attributes:
-        count: blocks.
-        content: of the request that computed them; None where they cannot be found.
-        start: the place of the first block in that content.
-        key: the hash of the first block.
-        holders: what memory keeps with each of the requests that hold the blocks; none of a free run.
-        ahead, behind: the neighbours of a free run in the queue.
-        blocks: the numbers of the blocks, in token order; empty where blocks have none.
+        count: number of blocks.
+        content: content of the request that computed them; None if they are not cached.
+        start: index of the first block in that content.
+        key: hash of the first block.
+        holders: the manager's data of each request that holds the blocks; empty for a free run.
+        ahead, behind: neighbours of a free run in the queue.
+        blocks: numbers of the blocks, in token order; empty if blocks are not numbered.
     """
 
     __slots__ = ("ahead", "behind", "blocks", "content", "count", "holders", "key", "start")
@@ -65,7 +65,7 @@ class Run:
         self.blocks: array[int] = array("i")
 
     def split(self, blocks: int) -> Run:
-        """Keep the first ``blocks`` blocks; return a run of the others, with the same holders."""
+        """Keep the first ``blocks`` blocks; return a run of the remaining ones with the same holders."""
         assert self.content is not None
         start = self.start + blocks
         rest = Run(self.count - blocks, self.content, start, self.content.key(start))
@@ -79,10 +79,10 @@ class Run:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FreeQueue:
-    """The free runs in the order in which they are taken; of each the last block goes first.
+    """The free runs in the order in which they are allocated, each from its last block on.
 
     Attributes:
-        end: an empty run behind the last one; they are linked in a ring, so that the first is behind this.
+        end: an empty run that links the last run to the first, closing a ring; the first run is behind it.
     """
 
     __slots__ = ("end",)
@@ -97,16 +97,16 @@ class FreeQueue:
             run = run.behind
 
     def append(self, run: Run) -> None:
-        """Put a run at the end."""
+        """Add a run at the end."""
         self.insert(run, self.end)
 
     def insert(self, run: Run, other: Run) -> None:
-        """Put a run just ahead of another one."""
+        """Insert a run just ahead of another one."""
         before = other.ahead
         run.ahead, run.behind = before, other
         before.behind = other.ahead = run
 
     def remove(self, run: Run) -> None:
-        """Take a run out, wherever it is."""
+        """Remove a run from anywhere in the queue."""
         run.ahead.behind = run.behind
         run.behind.ahead = run.ahead

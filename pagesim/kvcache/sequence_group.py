@@ -1,4 +1,4 @@
-"""A sequence group: what the KV cache knows of one request and its samples."""
+"""A sequence group: what the KV cache knows about one request and its samples."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SequenceGroup:
-    """What a block manager knows of one request and its samples; a scheduler's request derives from it.
+    """What a block manager knows about a request and its samples; the schedulers' requests derive from it.
 
-    A request *rests* at ``tokens`` (a prompt in chunks, a request that was just admitted or is swapped out),
-    or it *decodes*: then every decode step adds a token, and it holds
-    ``length_offset + BlockManager.steps`` of them.
+    A request *rests* at ``tokens`` tokens during chunked prefill, just after admission, and while swapped
+    out. Otherwise it *decodes*: every decode step adds a token, and its length is
+    ``length_offset + BlockManager.steps``.
 
     Attributes:
-        samples: sequences that share the prompt and are not over.
-        output: tokens that the longest sample generates; only a reservation that is told the future looks.
-        tokens: tokens of each sample whose KV is held, while it rests.
-        length_offset: while it decodes, its length less the decode steps taken.
+        samples: unfinished sequences that share the prompt.
+        output: tokens that the longest sample generates; only an oracle reservation reads this.
+        tokens: tokens of each sample whose KV is stored, while the request rests.
+        length_offset: while it decodes, its length minus the decode steps run so far.
         decodes: whether it takes part in ``BlockManager.allocate_step``.
-        uncommitted_tokens: tokens at its end that are not known yet, so that no block of theirs can be found.
-        external_tokens: when it is admitted, tokens that are going to be loaded from another tier.
-        lookahead_tokens: slots at its end that a drafter fills, for which no state is kept.
-        inflight_tokens: while it rests, and until its first decode step, tokens of it that are being computed
-            when the next step is planned: what they attend to is not released yet. From then on these are
-            the tokens of ``BlockManager.steps_in_flight`` steps, and stay so when the request rests again.
+        uncommitted_tokens: trailing tokens that are not known yet, so that their blocks cannot be cached.
+        external_tokens: at admission, tokens that will be loaded from another tier.
+        lookahead_tokens: trailing slots that a drafter fills, for which no state is kept.
+        inflight_tokens: tokens being computed while the next step is planned; what they attend to is not
+            released yet. While the request rests before its first decode step, a chunk's tokens. From that
+            step on, the tokens of ``BlockManager.steps_in_flight`` steps, even if the request rests again.
         prompt: tokens of its prompt.
-        length: tokens that must be computed before the next one is sampled: the prompt, and after a
-            preemption what was generated, too.
-        junction: tokens after which a look-up found that requests part; 0 for none.
-        order: counts admissions; memory serves decoding requests in this order.
-        content: what its tokens are, where prefixes are looked for in a cache.
-        block_state: what a memory keeps with its request.
-        shared: set by memory for a request of several samples: leading blocks that all of them share for
-            good, the full ones of the prompt.
-        tail_shared: set by memory for a request of several samples: whether they share the last block, which
-            is partly filled, until one of them writes to it.
+        length: tokens to compute before the next one is sampled: the prompt and, after a preemption, the
+            generated tokens.
+        junction: tokens after which a look-up found that requests diverge; 0 if it found none.
+        order: admission number; decoding requests are served in this order.
+        content: the identity of its tokens, where a prefix cache is used.
+        block_state: the block manager's own data for the request.
+        shared: leading blocks that all samples share for good: the full ones of the prompt. Set by the block
+            manager for a request of several samples.
+        tail_shared: whether the samples share the last, partly filled block until one of them writes to it.
+            Set by the block manager for a request of several samples.
     """
 
     __slots__ = (

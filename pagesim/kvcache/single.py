@@ -1,4 +1,4 @@
-"""Memory that serves every sample as a request of its own, and counts in one ring what they take."""
+"""Block managers that serve every sample as its own request and count their allocations in one ring."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SingleSampleManager(BlockManager):
-    """A block manager of single samples, which counts what they take as they decode in one `Ring`.
+    """A block manager for single samples that counts in one `Ring` what they allocate while decoding.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: the KV groups of the model.
-        cpu_blocks: of swap space.
+        cpu_blocks: blocks of the swap space.
         releases: whether groups may release blocks that no later token attends to.
     """
 
@@ -34,8 +34,8 @@ class SingleSampleManager(BlockManager):
         self.releases = self.is_hybrid = releases
         self.is_plain = not releases
         sizes = Counter([group.block_size for group in self.groups if not group.is_one_block])
-        self._sizes = tuple(sizes.items())  # (tokens a block, groups)
-        self._takes = Ring(lcm(*sizes))  # what decoding requests take
+        self._sizes = tuple(sizes.items())  # (tokens per block, number of groups)
+        self._takes = Ring(lcm(*sizes))  # blocks that decoding requests allocate
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self._takes.total(self.steps, steps)
@@ -59,10 +59,10 @@ class SingleSampleManager(BlockManager):
     # For subclasses
 
     def _enter_ring(self, request: SequenceGroup, times: int) -> None:
-        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
+        """Add what a request allocates while decoding to the ring; ``times`` -1 removes it."""
         for size, groups in self._sizes:
             self._takes.enter(request.length_offset, times * groups, size)
 
     @abstractmethod
     def _take_for(self, request: SequenceGroup, length: int) -> None:
-        """Take blocks for a resting request of that length, which there are; it has so many tokens then."""
+        """Extend a resting request to ``length`` tokens, allocating its blocks; enough are free."""

@@ -1,4 +1,4 @@
-"""Memory of several KV groups: windows, chunks, states and full attention over one pool of blocks."""
+"""Hybrid memory: KV groups with windows, chunks, states and full attention share one pool of blocks."""
 
 from pagesim.kvcache.hybrid.families import DENSE, last_cacheable
 from pagesim.kvcache.hybrid.state import can_keep

@@ -1,4 +1,4 @@
-"""The block pool that all KV cache groups take from, and the index by which cached content is found in it.
+"""The block pool that all KV cache groups share, and the index that finds cached content in it.
 
 Source: vLLM 0.33.0, ``v1/core/block_pool.py``.
 """
@@ -12,28 +12,28 @@ from typing import Final
 from pagesim.setup.compiled import mypyc_attr
 
 NULL: Final = -1
-"""Stands in a block table where a group has no block: vLLM's null block."""
+"""The entry of a block table where a group has no block: vLLM's null block."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Blocks:
     """Numbered blocks, each free or in block tables; a *hashed* block can be found by its content.
 
-    Free blocks form a queue. An unhashed block is put at its front and a hashed one at its end, so the queue
-    is a stack of unhashed blocks, taken first, and behind it the cached blocks in the order in which they
-    were freed. A request can share only what it finds, so an unhashed block is in one table at most.
+    Free blocks form a queue: unhashed blocks are freed to its front and hashed ones to its end. So it is a
+    stack of unhashed blocks, allocated first, followed by the cached blocks in the order in which they were
+    freed. Requests share only blocks that they match, so an unhashed block is in at most one table.
 
     Attributes:
-        unhashed_free: free blocks without a hash; the last one is taken first.
-        cached: free blocks with a hash, in the order in which they are taken.
-        references: of each hashed block, how many tables have it; 1 of the others.
+        unhashed_free: free blocks without a hash; the last one is allocated first.
+        cached: free blocks with a hash, in the order in which they are allocated.
+        references: number of tables that contain each hashed block; 1 for unhashed ones.
         extra_references: references beyond the first, over all blocks.
-        keys: of each block, its hash; None of an unhashed one.
-        found: of each hash the block that it finds: the one hashed first.
-        duplicates: of each hash the blocks hashed later, in order, where there are any.
-        within: of each block whose hash is of a prefix that ends inside it, the tokens of that prefix.
-        further: the other hashes of blocks that have several, of such prefixes.
-        version: counts the changes of what can be found.
+        keys: hash of each block; None for an unhashed one.
+        found: by hash, the block that it finds: the first one with this hash.
+        duplicates: by hash, the blocks that got the same hash later, in order, if there are any.
+        within: for each block whose hash is that of a prefix ending inside it, the tokens of that prefix.
+        further: the other hashes of blocks that have several, all of such prefixes.
+        version: number of changes to what is cached.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Blocks:
         return len(self.unhashed_free) + len(self.cached)
 
     def take(self, count: int) -> list[int]:
-        """Take so many free blocks (at least 1), which there are; cached content among them is evicted."""
+        """Allocate ``count`` (at least 1) blocks, which are free, evicting any cached content in them."""
         free = self.unhashed_free
         if count == 1 and free:
             return [free.pop()]
@@ -78,7 +78,7 @@ class Blocks:
         return blocks
 
     def _evict(self, count: int) -> list[int]:
-        """Take so many cached blocks, which are not found any more."""
+        """Allocate ``count`` cached blocks, evicting their content."""
         blocks = [self.cached.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self.forget(block)
@@ -86,7 +86,7 @@ class Blocks:
         return blocks
 
     def give_back(self, blocks: Iterable[int]) -> int:
-        """Drop a reference to each block, in this order; return how many are still in another table."""
+        """Drop one reference to each block, in this order; return how many are still in another table."""
         keys, references, cached = self.keys, self.references, self.cached
         unhashed: list[int] = []
         kept = 0
@@ -105,7 +105,7 @@ class Blocks:
         return kept
 
     def touch(self, block: int) -> bool:
-        """Refer to a block that was found; return whether another table has it."""
+        """Add a reference to a matched block; return whether another table has it."""
         held = self.references[block] > 0
         if held:
             self.extra_references += 1
@@ -115,9 +115,9 @@ class Blocks:
         return held
 
     def register(self, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Give the blocks of each row the hashes that count up from the row's, unless they have one.
+        """Hash the unhashed blocks of each row with consecutive hashes that start at the row's.
 
-        One that a block has of a prefix that ends inside it is replaced.
+        A block's hash of a prefix that ends inside it is replaced.
         """
         keys, within = self.keys, self.within
         for key, blocks in rows:
@@ -131,9 +131,9 @@ class Blocks:
         self.version += 1
 
     def register_within(self, key: int, blocks: Sequence[int], tokens: int) -> None:
-        """Give blocks one more hash each, that of a prefix of so many tokens which ends inside them.
+        """Add to each block the hash of a prefix of ``tokens`` tokens that ends inside it.
 
-        The hashes count up from the first block's. A hash of a shorter prefix is replaced.
+        The hashes are consecutive, starting at ``key``. A hash of a shorter prefix is replaced.
         """
         for block in blocks:
             has = self.keys[block]
@@ -151,12 +151,12 @@ class Blocks:
             key += 1
 
     def _let_find(self, key: int, block: int) -> None:
-        """Let a hash find a block, unless it finds another."""
+        """Add a block to the index under a hash, as a duplicate if the hash finds another block."""
         if self.found.setdefault(key, block) != block:
             self.duplicates.setdefault(key, []).append(block)
 
     def forget(self, block: int) -> None:
-        """Take the hashes of a block away that is not free or is about to be taken, if it has any."""
+        """Remove any hashes of a block that is in use or about to be allocated."""
         key = self.keys[block]
         if key is None:
             return
@@ -167,7 +167,7 @@ class Blocks:
             self._find_no_longer(each, block)
 
     def _find_no_longer(self, key: int, block: int) -> None:
-        """Let a hash find a block no longer, but the one hashed next, if any."""
+        """Remove a block from the index under a hash; the next duplicate, if any, takes its place."""
         others = self.duplicates.get(key)
         if others is None:
             del self.found[key]
@@ -180,11 +180,11 @@ class Blocks:
             del self.duplicates[key]
 
     def in_order(self) -> list[int]:
-        """Return the free blocks in the order in which they are taken."""
+        """Return the free blocks in the order in which they are allocated."""
         return [*reversed(self.unhashed_free), *self.cached]
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise AssertionError unless the bookkeeping is that of these block tables."""
+        """Raise AssertionError unless the bookkeeping matches these block tables."""
         references = [0] * len(self.keys)
         for table in tables:
             for block in table:

@@ -1,7 +1,7 @@
-"""Families of KV cache groups: which blocks of a sequence they take, keep, hash and find.
+"""Families of KV cache groups: which blocks of a sequence they allocate, keep, hash and match.
 
-Neighbouring groups of one rule and one block size always do the same at the same time, so a family serves
-them together; only the blocks differ. Source: vLLM 0.33.0, ``v1/core/single_type_kv_cache_manager.py``.
+Adjacent groups with the same rule and block size always act alike, so one family serves them together; only
+their blocks differ. Source: vLLM 0.33.0, ``v1/core/single_type_kv_cache_manager.py``.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 Hits = list[list[int] | None]
-"""The blocks of a hit by position, one of each group; None where the groups need none."""
+"""The blocks of a hit by position, one per group; None at positions where the groups need none."""
 
 DENSE: Final = -1
-"""A retention interval: all content that can be found again is kept findable."""
+"""The retention interval with which all content that can be matched stays cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all groups of a block manager have in common, in tokens.
+    """Settings that all groups of a block manager share, in tokens.
 
     Attributes:
         longest: length of the longest sequence.
-        in_flight: tokens that can be scheduled and not be computed yet: a step's most, times the batches in
-            flight.
-        alignment: a hit is a multiple of it: the least common multiple of the groups' block sizes.
-        retention: interval at which windows and states stay findable besides those that a prompt's end needs:
-            0 for none, or `DENSE`.
-        hash_block: of a hash.
-        hash_lookahead: tokens behind a block that its hash covers.
-        read_ahead: tokens behind the next one that a drafter reads, for which a block's KV must wait.
-        drops_block: whether the last block of a hit is computed again, in some groups.
+        in_flight: tokens that can be scheduled but not yet computed: the most tokens of a step, times the
+            batches in flight.
+        alignment: a hit's length is a multiple of this least common multiple of the groups' block sizes.
+        retention: interval at which windows and states stay cached, besides those that the end of a prompt
+            needs: 0 for none, or `DENSE`.
+        hash_block: tokens per hash.
+        hash_lookahead: tokens after a block that its hash also covers.
+        read_ahead: tokens after the next one that a drafter reads; a block's KV is only complete after them.
+        drops_block: whether some groups recompute the last block of a hit.
     """
 
     longest: int
@@ -50,7 +50,7 @@ class Setting:
     drops_block: bool = False
 
     def last_cacheable(self, tokens: int, size: int) -> int:
-        """Return after how many of so many tokens a state is found again, where a block of a size ends."""
+        """Return the last block end among ``tokens`` tokens at which a cached state can be matched."""
         return last_cacheable(tokens, size, self.hash_lookahead, drops_block=self.drops_block)
 
 
@@ -59,12 +59,12 @@ class Table:
     """The block tables of a sequence in the groups of one family.
 
     Attributes:
-        blocks: by position, at each position one block of each group; `NULL` where there is none.
-        places: positions.
-        tokens: for which these have room.
-        gone: leading positions without blocks.
-        passed: leading positions of which it is decided whether their blocks are hashed.
-        releases_at: computed tokens from which on a further block is not attended to any more.
+        blocks: blocks by position, one per group at each position; `NULL` where there is none.
+        places: number of positions.
+        tokens: tokens for which these have room.
+        gone: leading positions whose blocks were freed.
+        passed: leading positions for which it is decided whether their blocks are hashed.
+        releases_at: number of computed tokens at which the next block can be released.
     """
 
     __slots__ = ("blocks", "gone", "passed", "places", "releases_at", "tokens")
@@ -79,24 +79,24 @@ class Table:
 
     @property
     def held(self) -> int:
-        """The blocks in each group."""
+        """Number of blocks in each group."""
         return self.places - self.gone
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FullFamily:
-    """Groups whose layers attend to all tokens before: every block is kept and hashed.
+    """Groups with full attention: every block is kept and hashed.
 
     Attributes:
-        first: number of the first group.
-        width: number of groups.
+        first: index of the first group.
+        width: number of groups in the family.
         of: number of groups of the block manager.
-        group: one of them.
-        size: tokens a block.
-        rows: blocks in the tables of each group, shared ones once for each table.
-        shared: of each group, references to its blocks beyond the first.
-        extra: blocks of a sequence besides those for its tokens: states for drafts.
-        drops_block: whether the last block of a hit is computed again.
+        group: one of the family's groups.
+        size: tokens per block.
+        rows: blocks in the tables of each group; shared ones count once per table.
+        shared: for each group, references to its blocks beyond the first.
+        extra: blocks of a sequence in addition to those of its tokens: states for draft tokens.
+        drops_block: whether the last block of a hit is recomputed.
     """
 
     __slots__ = (
@@ -127,7 +127,7 @@ class FullFamily:
         self.drops_block = group.drops_block
 
     def most(self, tokens: int) -> int:
-        """Return the blocks that a sequence of so many tokens ever holds at once in a group."""
+        """Return the most blocks that a sequence of ``tokens`` tokens holds at once in a group."""
         return self.group.most(tokens, self.setting.longest, self.setting.in_flight)
 
     def new_table(self) -> Table:
@@ -141,14 +141,14 @@ class FullFamily:
     def needed_first(
         self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int, *, whole: bool = False
     ) -> int:
-        """Return the free blocks that a new request takes for so many tokens, those found included.
+        """Return the free blocks that a new request takes for its first tokens, including matched ones.
 
         Args:
-            request: the one that `match_prefix` looked up.
+            request: request that `match_prefix` looked up.
             found: tokens of the hit.
-            hits: its blocks, as in `Table.blocks`.
-            tokens: to be computed or found, all together.
-            whole: whether what it gives back on the way to them is counted, and not only its next step.
+            hits: blocks of the hit, as in `Table.blocks`.
+            tokens: all tokens, matched or to be computed.
+            whole: whether to count the most blocks held on the way to all tokens, not only the next step's.
         """
         required = self.most(tokens) if whole else -(-tokens // self.size) + self.extra
         if not found:
@@ -163,9 +163,9 @@ class FullFamily:
         return sum([block != NULL and not references[block] for block in hits])
 
     def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
-        """Return the blocks that a request which has some takes to have room for so many tokens.
+        """Return the further blocks that an admitted request needs for ``tokens`` tokens.
 
-        With ``computed``, the tokens that were before the step at hand, what it gives back is counted.
+        If ``computed``, the tokens before the current step, is given, blocks freed on the way are credited.
         """
         required = -(-tokens // self.size) + self.extra if computed is None else self.most(tokens)
         return max(required - table.places, 0) * self.width
@@ -173,7 +173,7 @@ class FullFamily:
     # Changes
 
     def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
-        """Refer to the blocks of a hit of so many tokens, as far as they are still attended to."""
+        """Reference the blocks of a hit of ``found`` tokens that later tokens attend to."""
         width, shared = self.width, self.shared
         gone = self.group.released(found)
         while gone * width < len(hits) and hits[gone * width] == NULL:
@@ -189,23 +189,23 @@ class FullFamily:
         self._set_release(table)
 
     def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
-        """Take blocks for a sequence of so many tokens."""
+        """Allocate the blocks that a sequence of ``tokens`` tokens lacks."""
         missing = -(-tokens // self.size) + self.extra - table.places
         if missing > 0:
             self._append(table, missing)
 
     def allocate_external(self, table: Table, tokens: int) -> None:
-        """Take the blocks into which so many tokens are loaded, before any for drafts."""
+        """Allocate the blocks into which ``tokens`` tokens are loaded, before any for draft tokens."""
         missing = -(-tokens // self.size) - table.places
         if missing > 0:
             self._append(table, missing)
 
     def _append(self, table: Table, missing: int) -> None:
-        """Take the blocks of so many further positions, at least one."""
+        """Allocate the blocks of ``missing`` further positions, at least one."""
         width = self.width
         blocks = self.blocks.take(missing * width)
         if missing > 1 and width > 1:
-            # All of the first group were taken first.
+            # The blocks of the first group were all allocated first.
             blocks = [blocks[at] for row in range(missing) for at in range(row, missing * width, missing)]
         table.blocks += blocks
         table.places += missing
@@ -213,7 +213,7 @@ class FullFamily:
         self.rows += missing
 
     def release(self, table: Table, processed: int) -> None:
-        """Give back what no token after the first ``processed`` attends to."""
+        """Free the blocks that no token after the first ``processed`` attends to."""
         start, end = table.gone, self.group.released(processed)
         if end > table.places:
             end = table.places
@@ -228,12 +228,12 @@ class FullFamily:
         self._set_release(table)
 
     def drop(self, table: Table) -> None:
-        """Give everything back: of one group after the other, the last block first."""
+        """Free all blocks, group by group, the last block first."""
         self.rows -= table.held
         self._give_back(table.blocks[table.gone * self.width :])
 
     def leave(self, table: Table) -> None:
-        """Count a table no more whose blocks are about to be given back."""
+        """Remove a table from the counts; the caller then frees its blocks."""
         self.rows -= table.held
         references, width = self.blocks.references, self.width
         for at, block in enumerate(table.blocks):
@@ -241,19 +241,19 @@ class FullFamily:
                 self.shared[at % width] -= 1
 
     def _give_back(self, rows: Sequence[int]) -> None:
-        """Give the blocks of some positions back: of one group after the other, the last one first."""
+        """Free the blocks of some positions, group by group, the last block first."""
         width = self.width
         for at in range(width):
             self.shared[at] -= self.blocks.give_back(rows[len(rows) - width + at :: -width])
 
     def _set_release(self, table: Table) -> None:
-        """Note when `release` has something to do next."""
+        """Update when `release` will next have blocks to free."""
         table.releases_at = self.group.rule.processed_at((table.gone + 1) * self.size)
 
     # Content
 
     def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
-        """Hash the blocks of the first so many tokens that are to be found."""
+        """Hash the blocks among the first ``tokens`` tokens that are to be cached."""
         known, ahead = tokens, self.setting.hash_lookahead
         if ahead:
             known = min(tokens, self._hashed_of(request.length - ahead))
@@ -266,7 +266,7 @@ class FullFamily:
     def _register_prompt_end(
         self, request: SequenceGroup, content: Content, table: Table, tokens: int
     ) -> None:
-        """Give the block in which a prompt's last hash ends that hash, too, if it is computed so far."""
+        """Also register a prompt's last hash, if it ends inside a block and is computed, for that block."""
         prompt = request.prompt if self.drops_block else request.prompt - 1
         if self.setting.hash_lookahead:
             prompt = min(prompt, request.length - self.setting.hash_lookahead)
@@ -277,11 +277,11 @@ class FullFamily:
             self.blocks.register_within(content.key_at(end) * self.of + self.first, blocks, end)
 
     def _hashed_of(self, tokens: int) -> int:
-        """Return for how many of so many known tokens there are hashes."""
+        """Return how many of ``tokens`` known tokens hashes cover."""
         return tokens // self.setting.hash_block * self.setting.hash_block
 
     def _register(self, request: SequenceGroup, content: Content, table: Table, end: int) -> None:
-        """Hash the blocks up to a position that are to be found, where none was looked at before."""
+        """Hash the blocks to be cached among the unprocessed positions before ``end``."""
         start = table.passed
         table.passed = end
         blocks, width, size, of, first = table.blocks, self.width, self.size, self.of, self.first
@@ -293,19 +293,19 @@ class FullFamily:
         self.blocks.register(rows)
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
-        """Return which positions from one to another (not included) are to be found, in order."""
+        """Return the positions in ``[start, end)`` whose blocks are to be cached, in order."""
         return range(start, end)
 
     def find(
         self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
     ) -> Hits:
-        """Return what is cached of the first so many tokens in all groups of some families like this.
+        """Return the hit among the first ``tokens`` tokens in all groups of families of the same kind.
 
         Args:
-            content: of the request.
-            tokens: of it that are looked for.
-            alike: the families.
-            drops_block: whether the last block that is found is left out.
+            content: content of the request.
+            tokens: number of leading tokens to look up.
+            alike: families of the same kind as this one.
+            drops_block: whether the last matched block is dropped.
         """
         hits: Hits = []
         for place in range(tokens // self.size):
@@ -318,7 +318,7 @@ class FullFamily:
         return hits[: self.aligned(len(hits))]
 
     def cached(self, content: Content, place: int, alike: Sequence[FullFamily]) -> list[int] | None:
-        """Return the block of each group at a position; None unless all have one."""
+        """Return the cached block of each group at a position; None unless all groups have one."""
         found, key = self.blocks.found, content.key_at((place + 1) * self.size) * self.of
         blocks: list[int] = []
         for family in alike:
@@ -330,14 +330,14 @@ class FullFamily:
         return blocks
 
     def aligned(self, blocks: int) -> int:
-        """Return how many of so many leading blocks make a hit."""
+        """Return how many of ``blocks`` leading blocks an aligned hit can have."""
         return blocks * self.size // self.setting.alignment * self.setting.alignment // self.size
 
 
 def replay_boundaries(request: SequenceGroup, family: FullFamily) -> list[int]:
-    """Return after which tokens others may go on: before a prompt's last token, and where requests part.
+    """Return the token positions at which hits are expected: before a prompt's last token, at a junction.
 
-    Where a hit drops its last block, they are a block behind these.
+    If hits drop their last block, these include positions one block earlier.
     """
     setting, prompt, junction = family.setting, request.prompt, request.junction
     boundaries = [prompt - 1]
@@ -350,13 +350,13 @@ def replay_boundaries(request: SequenceGroup, family: FullFamily) -> list[int]:
 
 
 def last_cacheable(tokens: int, size: int, hash_lookahead: int, *, drops_block: bool) -> int:
-    """Return after how many of so many tokens a state is found again, where a block ends.
+    """Return the last block end among ``tokens`` tokens at which a cached state can be matched.
 
     Args:
-        tokens: of a prompt, say, of which the last one is always computed.
-        size: of a block.
-        hash_lookahead: tokens behind a block that its hash covers.
-        drops_block: whether the last block of a hit is computed again.
+        tokens: tokens, for example of a prompt; the last one is always computed.
+        size: tokens per block.
+        hash_lookahead: tokens after a block that its hash also covers.
+        drops_block: whether the last block of a hit is recomputed.
     """
     if drops_block:
         return max(0, tokens // size * size - size)

@@ -1,4 +1,4 @@
-"""Memory that looks at decoding requests one by one, at the steps at which one of their groups changes."""
+"""Block managers that visit each decoding request only at steps at which one of its groups changes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class InTurnManager(SingleSampleManager):
-    """A block manager that serves requests in their turn.
+    """A block manager that serves decoding requests in turn.
 
-    Each first gives back what its groups do not need any more, and then takes blocks, group by group.
+    Each request first frees the blocks that its groups no longer need, then allocates, group by group.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: the KV groups of the model.
-        registers: whether requests are looked at, too, when all blocks whose tokens are known end together,
-            to make them findable.
+        registers: whether to visit requests also when blocks of all groups end at their last known token,
+            to cache these blocks.
 
     Attributes:
-        changes: for each decode step in which blocks were taken or given back, since they were last handed
-            over: the step, the cached blocks, and `held_by_groups` after it.
+        changes: entries of `take_changes` since its last call, one per decode step that allocated or freed
+            blocks: the step, the cached blocks, and `held_by_groups` after it.
     """
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
@@ -36,7 +36,7 @@ class InTurnManager(SingleSampleManager):
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._turns.begins(self.steps + 1):
-            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
+            return 0  # a prompt is in flight: what is released does not follow from the length alone
         return super().steps_that_fit(steps, spare)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
@@ -70,24 +70,24 @@ class InTurnManager(SingleSampleManager):
 
     @abstractmethod
     def held_by_groups(self) -> Sequence[int]:
-        """Return the distinct blocks that all requests together have in each group."""
+        """Return the distinct blocks that all requests together hold in each group."""
 
     # For subclasses
 
     @abstractmethod
     def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
-        """Give back what no token attends to that comes after so many."""
+        """Free the blocks that no token after the first ``processed`` attends to."""
 
     @abstractmethod
     def _reach(self, request: SequenceGroup, length: int) -> None:
-        """Take the blocks that a request lacks to have so many tokens, for which there is room."""
+        """Allocate the blocks that a request lacks for ``length`` tokens; there is room for them."""
 
     def _count(self) -> None:
-        """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
+        """Update the counts of free, cached and shared blocks, if they are not kept up to date anyway."""
         return
 
     def _serve(self, request: SequenceGroup, before: int) -> None:
-        """Let a request of so many tokens release and take what its next step does."""
+        """Release and allocate blocks for the next step of a request of ``before`` tokens."""
         self._release_skipped(request, before - request.inflight_tokens)
         request.inflight_tokens = self.steps_in_flight
         self._reach(request, before + 1)

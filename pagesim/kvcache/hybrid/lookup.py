@@ -1,4 +1,4 @@
-"""Look-up: the longest prefix that is there in all groups, each by its own rule.
+"""Look-up: the longest prefix that is cached in all groups, each by its own rule.
 
 Source: vLLM 0.33.0, ``HybridKVCacheCoordinator.find_longest_cache_hit``.
 """
@@ -17,13 +17,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a hybrid prefix cache has of a prompt.
+    """A prefix hit in a hybrid cache.
 
     Attributes:
-        tokens: how many.
-        junction: tokens that some group alone would have found, if these are more; else 0. Requests parted
-            there before, and the other groups keep what is needed to go on from there.
-        blocks: of each family, as in `Table.blocks`, with null entries where a hit needs none.
+        tokens: tokens of the hit.
+        junction: tokens that one group alone would have matched, if these are more than the hit; else 0.
+            Requests diverged there before, so the other groups cache what is needed to continue from there.
+        blocks: blocks of each family, as in `Table.blocks`, with `NULL` where a hit needs none.
     """
 
     tokens: int
@@ -33,7 +33,7 @@ class Found:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LookUp:
-    """The families of a block manager, those of one rule and block size together, full attention first."""
+    """Prefix look-up in a block manager's families, grouped by rule and block size, full attention first."""
 
     __slots__ = ("_alike", "_families")
 
@@ -46,11 +46,11 @@ class LookUp:
         self._alike = sorted(alike.values(), key=lambda families: not _is_full(families))
 
     def look_up(self, content: Content, tokens: int) -> Found:
-        """Return the longest hit in so many tokens of which the last one is computed in any case.
+        """Return the longest hit among ``tokens`` tokens, the last of which is always computed.
 
-        Each kind in turn takes the length that those before it found, or makes it shorter; they begin again
-        until none does. What full attention finds is there for every shorter length. A kind that drops a
-        block looks for one more, once at each length.
+        Each kind of family accepts the length that the previous ones matched or shortens it. This is repeated
+        until no kind shortens it further. A hit in full attention holds for every shorter length. A kind that
+        drops a block looks for one more block, once for each length.
         """
         known, tokens = tokens, tokens - 1
         single = len(self._families) == 1 and self._families[0].width == 1

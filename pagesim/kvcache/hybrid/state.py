@@ -1,4 +1,4 @@
-"""State families: recurrent states that can be found again where a block of tokens ends.
+"""State families: recurrent states that are cached at the ends of blocks of tokens.
 
 Source: vLLM 0.33.0, ``MambaManager`` in mode ``align``.
 """
@@ -17,17 +17,17 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StateTable(Table):
-    """A sequence's states: `NULL` but for the last, the one before, and a checkpoint between them.
+    """A sequence's states: `NULL` except for the last, the one before, and a checkpoint between them.
 
-    Behind the last one are those after each draft. What was a draft's becomes the last one as the sequence
-    grows by a block.
+    After the last one come the states after each draft token. One of their blocks becomes that of the last
+    state when the sequence grows by a block.
 
     Attributes:
-        computed: tokens up to which the last step computed, its drafts included.
-        drafts: how many of the last positions are for drafts: none while there are only blocks of a hit.
-        source: the position of the state that the one at hand was computed from; -1 for none.
-        checkpoint: of the last chunk, the tokens after which its kernels leave a state behind; 0 for none.
-        kept_at: the position of that state.
+        computed: tokens up to which the last step computed, including draft tokens.
+        drafts: number of trailing positions for draft tokens: none while there are only blocks of a hit.
+        source: position of the state from which the current one was computed; -1 for none.
+        checkpoint: tokens after which the last chunk's kernels saved a state; 0 for none.
+        kept_at: position of that state.
     """
 
     __slots__ = ("checkpoint", "computed", "drafts", "kept_at", "source", "width")
@@ -43,7 +43,7 @@ class StateTable(Table):
 
     @property
     def held(self) -> int:
-        """The states in each group."""
+        """Number of states in each group."""
         return self.places - self.blocks.count(NULL) // self.width
 
 
@@ -51,13 +51,13 @@ class StateTable(Table):
 class StateFamily(FullFamily):
     """Groups of recurrent layers.
 
-    A state is computed into the block of the step's last token. So of a step over several blocks only the
-    last one is taken, and one more where the kernels leave a state behind as a prompt's last full block ends.
+    A step writes its state into the block of its last token. So a step over several blocks allocates only the
+    last one, plus one more if the kernels also save a state at the end of a prompt's last full block.
 
     Attributes:
-        new_keys: hashes of states registered in the step at hand, which are not computed yet.
-        left: states registered since `HybridManager.take_states`: of whom, the group, the block, and the
-            tokens after which it was left; None until `HybridManager.take_states` is called.
+        new_keys: hashes of states registered in the current step, which are not computed yet.
+        left: states registered since the last `HybridManager.take_states`, as (request, group, block, tokens
+            before the state); None until `HybridManager.take_states` is first called.
     """
 
     __slots__ = ("_checkpoint", "left", "new_keys")
@@ -93,12 +93,12 @@ class StateFamily(FullFamily):
         missing = -(-tokens // self.size) + self.extra - table.places
         if (
             missing <= 0
-        ):  # where rejected drafts had reached into a further block, vLLM counts less than nothing
+        ):  # if rejected draft tokens had reached into another block, vLLM counts a negative number
             return missing * self.width
         return min(missing, 1 + self._keeps(request, table, start, tokens)) * self.width
 
     def _keeps(self, request: SequenceGroup, table: StateTable | None, start: int, end: int) -> bool:
-        """Say whether a chunk leaves a state behind where its last full block ends, in a block of its own."""
+        """Return whether a chunk saves a state at the end of its last full block, in a separate block."""
         if self._checkpoint is None:
             return False
         size, setting = self.size, self.setting
@@ -127,7 +127,7 @@ class StateFamily(FullFamily):
         assert isinstance(table, StateTable)
         tokens -= request.lookahead_tokens
         size, width, extra = self.size, self.width, self.extra
-        last = -(-tokens // size) - 1  # the place of the state at hand
+        last = -(-tokens // size) - 1  # position of the current state
         keeps = self._keeps(request, table, table.computed, tokens)
         table.checkpoint, table.kept_at = (
             (self.setting.last_cacheable(tokens, self.setting.alignment), last - 1) if keeps else (0, 0)
@@ -142,7 +142,7 @@ class StateFamily(FullFamily):
         gap = last - keeps - places
         if gap > 0:
             blocks += [NULL] * (gap * width)
-        for place in range(places - drafts, min(places, last - keeps)):  # drafts' states move to the end
+        for place in range(places - drafts, min(places, last - keeps)):  # draft states move to the end
             at = place * width
             blocks += blocks[at : at + width]
             blocks[at : at + width] = [NULL] * width
@@ -171,7 +171,7 @@ class StateFamily(FullFamily):
         self.rows -= len(gone) + from_source
 
     def _give(self, table: Table, places: Sequence[int], at: int) -> None:
-        """Give one group's blocks back."""
+        """Free one group's blocks at some positions."""
         if places:
             blocks = table.blocks
             self.shared[at] -= self.blocks.give_back([blocks[place] for place in places])
@@ -206,9 +206,9 @@ class StateFamily(FullFamily):
                         self.left.append((request, self.first + at, block, tokens))
 
     def _register_checkpoint(self, request: SequenceGroup, content: Content, table: StateTable) -> None:
-        """Let a state that a chunk left behind be found after its own tokens, or not at all.
+        """Register a state that a chunk saved under the hash of its own tokens, or forget it.
 
-        Where hits drop a block it is from a block before the end of that in which it is kept.
+        If hits drop a block, the state belongs to one block before the end of the block that stores it.
         """
         position, width, size = table.checkpoint, self.width, self.size
         blocks = table.blocks[table.kept_at * width : (table.kept_at + 1) * width]
@@ -236,7 +236,7 @@ class StateFamily(FullFamily):
         return sorted([place for place in places if start <= place < end])
 
     def _stays(self, request: SequenceGroup, position: int) -> bool:
-        """Say whether the state that a chunk leaves behind after so many tokens can be found later."""
+        """Return whether the state that a chunk saves after ``position`` tokens stays cached."""
         retention = self.setting.retention
         last = self.setting.last_cacheable(request.prompt, self.setting.alignment)
         if position in (last, request.junction):
@@ -257,19 +257,19 @@ class StateFamily(FullFamily):
 
 
 def prompt_end(request: SequenceGroup) -> int:
-    """Return the tokens of a prompt or, after a preemption, those before the last one generated."""
+    """Return the tokens of a prompt or, after a preemption, those before the last generated token."""
     return max(request.prompt, request.length - 1)
 
 
 def can_keep(start: int, end: int, position: int, size: int, checkpoint: int) -> bool:
-    """Say whether the chunk from one token to another can leave a state behind at a position between them.
+    """Return whether the chunk from ``start`` to ``end`` can save a state at a position between them.
 
     Args:
         start: tokens before the chunk.
-        end: tokens up to its end.
-        position: in tokens.
-        size: tokens a block.
-        checkpoint: interval in tokens at which the kernels can leave states behind (`State.checkpoint`).
+        end: tokens up to the end of the chunk.
+        position: position of the state, in tokens.
+        size: tokens per block.
+        checkpoint: interval in tokens at which the kernels can save states (`State.checkpoint`).
     """
     return (
         start % size == 0

@@ -1,4 +1,4 @@
-"""Hybrid memory with block tables: every KV group of a model has its own, all take from one pool."""
+"""Hybrid memory with block tables: every KV group has its own tables, and all share one pool."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 Served = tuple[FullFamily, Table]
-"""A family, and the block tables of a sequence in its groups."""
+"""A family, and a sequence's block tables in its groups."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tables:
-    """What `HybridManager` keeps with a request: a table for each family of groups, and its content."""
+    """What `HybridManager` keeps with a request: a table for each family, and its content."""
 
     __slots__ = ("content", "of")
 
@@ -36,28 +36,28 @@ class Tables:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HybridManager(InTurnManager):
-    """A block manager of several KV groups and of single samples, with a prefix cache if asked for.
+    """A block manager for several KV groups and single samples, with an optional prefix cache.
 
-    In a step each request in turn gives back what its groups do not need, and then takes blocks. A prompt
-    takes over the longest prefix that all groups have.
+    In a step each request in turn frees the blocks that its groups no longer need, then allocates new ones. A
+    prompt reuses the longest prefix that is cached in all groups.
 
     Source: vLLM 0.33.0, ``KVCacheManager.allocate_slots`` and what it calls.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: the KV groups of the model.
         longest: tokens of the longest sequence.
-        in_flight: tokens that can be scheduled and not be computed yet.
+        in_flight: tokens that can be scheduled but not yet computed.
         caches: whether prefixes are cached.
-        retention: interval in tokens at which windows and states stay findable besides those that a prompt's
-            end needs: 0 for none, or `DENSE`.
-        hash_block: tokens of a hash; those that all groups' blocks are multiples of when left out.
-        hash_lookahead: tokens behind a block that its hash covers.
-        prefill_lookahead: tokens behind a chunk of a prompt that a drafter reads in its step.
+        retention: interval in tokens at which windows and states stay cached, besides those that the end of a
+            prompt needs: 0 for none, or `DENSE`.
+        hash_block: tokens per hash; by default, the greatest common divisor of the groups' block sizes.
+        hash_lookahead: tokens after a block that its hash also covers.
+        prefill_lookahead: tokens after a chunk of a prompt that a drafter reads in the chunk's step.
 
     Attributes:
-        window_groups: numbers of the groups with windows or chunks.
-        requests: the requests that hold blocks.
+        window_groups: indices of the groups with windows or chunks.
+        requests: requests that hold blocks.
     """
 
     names_blocks = True
@@ -75,12 +75,12 @@ class HybridManager(InTurnManager):
         hash_lookahead: int = 0,
         prefill_lookahead: int = 0,
     ) -> None:
-        # Whether blocks must be registered as they are filled, since they may be given back before the end.
+        # Whether blocks must be registered before they are released, which may be before the end.
         self._registers_early = caches and (
             retention != 0 or any(isinstance(group.rule, ChunkedLocal) for group in groups)
         )
-        # Whether they must be as soon as they are filled: where block sizes differ, the last full blocks of a
-        # prompt, of which another request may have the same, can be found only with some of the answer.
+        # Whether blocks must be registered as soon as they are filled: if block sizes differ, a prompt's last
+        # full blocks, which other requests may share, can only be matched with some generated tokens.
         self._registers_at_once = caches and len({group.block_size for group in groups}) > 1
         super().__init__(num_blocks, groups, registers=self._registers_early or self._registers_at_once)
         self._caches = caches
@@ -121,16 +121,16 @@ class HybridManager(InTurnManager):
 
     @property
     def caches_prefixes(self) -> bool:  # type: ignore[override]
-        """Whether full blocks can be found by their content until they are taken again."""
+        """Whether full blocks can be found by their content until they are reused."""
         return self._caches
 
     @property
     def findable_blocks(self) -> int:
-        """Contents of a group that can be found, those of blocks in use included."""
+        """Number of cached contents over all groups, including those of blocks in use."""
         return len(self._blocks.found)
 
     def found_names(self, group: int = 0) -> Iterator[int]:
-        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included."""
+        """Return the names (`Content.key_at`) of a group's cached blocks, held ones included."""
         of = len(self.groups)
         return (key // of for key in self._blocks.found if key % of == group)
 
@@ -246,11 +246,11 @@ class HybridManager(InTurnManager):
         self._count()
 
     def take_states(self) -> list[tuple[SequenceGroup, int, int, int]]:
-        """Hand over the states that can be found since the last call, the first of which begins to note them.
+        """Return and clear the states cached since the last call; the first call starts recording them.
 
         Returns:
-            Of each whose it is, its group, its block, and the tokens after which it was left; without those
-            of requests that were released.
+            The request, group, block and number of preceding tokens of each state, without those of released
+            requests.
         """
         left: list[tuple[SequenceGroup, int, int, int]] = []
         for family in self._states:
@@ -268,15 +268,15 @@ class HybridManager(InTurnManager):
         return blocks
 
     def shared_up_to(self, request: SequenceGroup, group: int, place: int) -> list[tuple[int, int, int]]:
-        """Return which blocks that a request still has in a group other tables name, too.
+        """Return the blocks that a request holds in a group and that are also in other tables.
 
         Args:
-            request: on the device.
+            request: a request on the device.
             group: one of ``window_groups``.
-            place: the last position in the table that is looked at.
+            place: last position of the table to consider.
 
         Returns:
-            Of each its position, its number, and how many tables name it.
+            The position, number and number of tables of each block.
         """
         table, references = self.block_table(request, group=group), self._blocks.references
         found: list[tuple[int, int, int]] = []
@@ -289,7 +289,7 @@ class HybridManager(InTurnManager):
         return found
 
     def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
-        """Return all blocks of a request, in the order of its groups."""
+        """Return all blocks of a request, group by group."""
         groups = range(len(self.groups))
         tables = [self.block_table(request, group=group) for group in groups]
         return [block for table in tables for block in table if block != NULL]
@@ -298,16 +298,16 @@ class HybridManager(InTurnManager):
         return self._blocks.in_order()
 
     def cached_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        """Return the maximal runs of free blocks whose content is still cached, by address."""
         return join_extents(sorted(self._blocks.cached))
 
     def cached_in(self, group: int) -> list[int]:
-        """Return the free blocks in which content of a group can still be found, by address."""
+        """Return the free blocks in which content of a group is still cached, by address."""
         keys, groups = self._blocks.keys, len(self.groups)
         return sorted([block for block in self._blocks.cached if (keys[block] or 0) % groups == group])
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        """Raise AssertionError unless every block is either free or held and all bookkeeping agrees."""
         groups = range(len(self.groups))
         tables = [[self.block_table(request, group=group) for request in self.requests] for group in groups]
         self._blocks.check_integrity([table for of_group in tables for table in of_group])
@@ -318,10 +318,10 @@ class HybridManager(InTurnManager):
     # Inside
 
     def _hit_of(self, request: SequenceGroup, tokens: int) -> tuple[int, Sequence[Sequence[int]]]:
-        """Return what is there of a request that is admitted with so many tokens, or is going to be.
+        """Return the hit of a request that is, or may be, admitted with ``tokens`` tokens.
 
         Returns:
-            The tokens, those that are loaded included, and of each family the blocks that were found.
+            The tokens of the hit, including those to be loaded, and the matched blocks of each family.
         """
         found = self._match[3] if self._match[0] is request else None
         if found is None or not found.tokens:
@@ -329,7 +329,7 @@ class HybridManager(InTurnManager):
         return tokens if request.external_tokens else found.tokens, found.blocks
 
     def _take_for(self, request: SequenceGroup, length: int) -> None:
-        """Take blocks for a resting request of that length, which there are, and register those it fills."""
+        """Extend a resting request to ``length`` tokens and register filled blocks; enough are free."""
         for family, table in request.block_state.of:
             family.allocate_step(request, table, length)
         request.tokens = length
@@ -351,14 +351,14 @@ class HybridManager(InTurnManager):
                 family.release(table, processed)
 
     def _register(self, request: SequenceGroup, tokens: int) -> None:
-        """Decide which blocks can be found, as far as a request's tokens are known."""
+        """Register the blocks to be cached among a request's first ``tokens`` known tokens."""
         content = request.block_state.content
         if content is None:
             return
         step = self._turns.alignment if len(self.groups) > 1 else 1
         known = (
             tokens - self._read_ahead if step > 1 else tokens
-        )  # of a single group they are left out before
+        )  # with a single group, these tokens are left out earlier
         tokens = tokens // step * step
         for family, table in request.block_state.of:
             if family.drops_block and tokens:
@@ -378,7 +378,7 @@ def _are_alike(one: KVGroup, other: KVGroup) -> bool:
 
 
 def make_families(groups: Sequence[KVGroup], blocks: Blocks, setting: Setting) -> list[FullFamily]:
-    """Return the families of some groups: neighbours of one rule and block size."""
+    """Return the families of some groups: adjacent groups with the same rule and block size."""
     families = []
     start = 0
     for end in range(1, len(groups) + 1):

@@ -1,4 +1,4 @@
-"""Turns: at which steps decoding sequences take or give back blocks, so that no other step looks at them."""
+"""Turns: the steps at which a decoding sequence allocates or frees blocks; other steps can skip it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Turns:
-    """The decoding requests of a memory, by the steps, modulo a period, at which one of their groups changes.
+    """A manager's decoding requests by the steps, modulo a period, at which one of their groups changes.
 
     Args:
-        groups: of the memory.
-        registers: whether a request also has its turn where all blocks whose tokens are known end together.
+        groups: KV groups of the block manager.
+        registers: whether a request also has a turn when blocks of all groups end at its last known token.
 
     Attributes:
-        alignment: the least common multiple of all groups' block sizes, in tokens.
-        period: the least common multiple of the sizes of those that take blocks as a sequence grows.
+        alignment: least common multiple of all groups' block sizes, in tokens.
+        period: least common multiple of the block sizes of the groups that allocate blocks during decoding.
     """
 
     __slots__ = (
@@ -43,22 +43,22 @@ class Turns:
         self.period = lcm(*(group.block_size for group in self._groups))
         self._buckets = Buckets(self.period)
         self._changes: dict[int, tuple[int, ...]] = {}
-        # By step: requests of whose prompt some was in flight just before: they give back more at once.
+        # By step: requests whose prompt was partly in flight just before; they free more blocks at once.
         self._fresh: dict[int, list[SequenceGroup]] = {}
-        self._newest = -1  # the first step of those that entered last and may give something back in it
-        # Tokens below which nothing is given back.
+        self._newest = -1  # the first step of the newest requests that may free blocks in it
+        # Tokens below which no block is freed.
         gives_back = [
             0 if isinstance(g.rule, State) else g.rule.processed_at(g.block_size) for g in self._groups
         ]
         self._safe = min(gives_back, default=NEVER)
 
     def enter(self, request: SequenceGroup, steps: int, steps_in_flight: int) -> None:
-        """Let a request take its turns, which begins to decode.
+        """Add a request that begins to decode.
 
         Args:
-            request: resting until now.
-            steps: decode steps that were taken before.
-            steps_in_flight: steps that are in flight when another one is planned.
+            request: request that has been resting until now.
+            steps: decode steps run so far.
+            steps_in_flight: steps in flight when the next one is planned.
         """
         lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
         turns = tuple([(length - request.length_offset) % self.period for length in lengths])
@@ -69,14 +69,14 @@ class Turns:
             self._fresh.setdefault(step, []).append(request)
 
     def leave(self, request: SequenceGroup) -> None:
-        """Let a request take no further turns."""
+        """Remove a request."""
         self._buckets.leave(request)
         for requests in self._fresh.values():
             if request in requests:
                 requests.remove(request)
 
     def due(self, step: int) -> Collection[SequenceGroup]:
-        """Return the requests of which a group changes at a step, in order; a step is asked for once."""
+        """Return the requests with a changing group at a step, in order; call this once per step."""
         bucket = self._buckets.at(step)
         fresh = self._fresh.pop(step, None)
         if not fresh:
@@ -84,11 +84,11 @@ class Turns:
         return sorted({*bucket, *fresh}, key=lambda request: request.order)
 
     def begins(self, step: int) -> bool:
-        """Say whether some request that may give blocks back decodes for the first time at a step."""
+        """Return whether a step is the first decode step of a request that may free blocks in it."""
         return self._newest == step
 
     def _lengths(self, steps_in_flight: int) -> tuple[int, ...]:
-        """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""
+        """Return the lengths, modulo the period, at which a group changes, given the steps in flight."""
         lengths = {steps_in_flight % self.period} if self._registers else set()
         for group in self._groups:
             size, rule = group.block_size, group.rule

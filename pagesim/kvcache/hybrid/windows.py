@@ -1,4 +1,4 @@
-"""Families of groups whose layers attend to a part of the tokens: a sliding window, or a chunk.
+"""Families of groups whose layers attend to some of the tokens: a sliding window, or a chunk.
 
 Source: vLLM 0.33.0, ``v1/core/single_type_kv_cache_manager.py``.
 """
@@ -17,13 +17,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WindowFamily(FullFamily):
-    """Groups whose layers attend to a sliding window: what is behind it is given back.
+    """Groups whose layers attend to a sliding window: blocks that have left it are freed.
 
-    A hit needs the blocks of one window before it, and only those enter a table. So of a prompt's blocks
-    those are hashed that a window at its end needs, or at another position where hits are expected.
+    A hit needs the blocks of the window before its end, and only these enter the table. So a prompt's blocks
+    are only hashed if they are in the window before its end or before another expected end of hits.
 
     Attributes:
-        contiguous: blocks that a hit needs.
+        contiguous: number of consecutive blocks that a hit needs.
     """
 
     __slots__ = ("contiguous",)
@@ -74,7 +74,7 @@ class WindowFamily(FullFamily):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkFamily(FullFamily):
-    """Groups whose layers attend to the tokens of one chunk: those of the chunks before are given back."""
+    """Groups whose layers attend to the tokens of one chunk: blocks of earlier chunks are freed."""
 
     __slots__ = ()
 

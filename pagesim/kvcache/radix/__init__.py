@@ -1,4 +1,4 @@
-"""SGLang's prefix cache: a radix tree, and the block managers that have one."""
+"""SGLang's prefix cache: a radix tree, and the block managers that use it."""
 
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.host import HostNode, HostTree, WritePolicy

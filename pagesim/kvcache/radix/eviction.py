@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # a tree has such an order
+if TYPE_CHECKING:  # the tree imports this module
     from pagesim.kvcache.radix.tree import Node
 
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo"]
@@ -26,14 +26,14 @@ _PRIORITIES: dict[EvictionPolicy, Callable[[Node], Any]] = {
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionOrder:
-    """The leaves that may be evicted; the one with the smallest priority goes first.
+    """The evictable leaves; the one with the smallest priority is evicted first.
 
-    Each has one entry at most. A touch does not move it: what is found under an old priority is put back.
-    That is exact where a touch only makes a priority greater; under ``mru`` all are looked at anew.
+    Each leaf has at most one entry. A touch does not move it: an entry popped with an outdated priority is
+    pushed back. That is exact if touches only raise priorities; ``mru`` recomputes all of them instead.
 
     Args:
-        policy: least recently used, least frequently used, first in, most recently used, last in.
-        may_go: says whether a leaf may be evicted now; on the device if it is left out.
+        policy: least recently used, least frequently used, first in, most recently used, or last in.
+        may_go: returns whether a leaf can be evicted now; by default, from the device.
     """
 
     __slots__ = ("_heap", "_looks_anew", "_may_go", "_numbers", "_priority", "_queued")
@@ -46,16 +46,16 @@ class EvictionOrder:
         self._looks_anew = policy == "mru"
         self._queued: set[Node] = set()
         self._heap: list[tuple[Any, int, Node]] = []
-        self._numbers = count()  # so that no two entries are compared by their nodes
+        self._numbers = count()  # breaks ties, so that nodes are never compared
 
     def offer(self, node: Node) -> None:
-        """Say that a leaf may be evicted."""
+        """Add a leaf that may be evicted."""
         if node not in self._queued:
             self._queued.add(node)
             heappush(self._heap, (self._priority(node), next(self._numbers), node))
 
     def pop(self) -> Node | None:
-        """Return the leaf that is evicted next; None if none is left."""
+        """Remove and return the leaf to evict next; None if none is left."""
         heap, priority = self._heap, self._priority
         if self._looks_anew:
             heap[:] = [(priority(node), number, node) for _, number, node in heap]

@@ -1,4 +1,4 @@
-"""The radix tree of SGLang with a tier on the host behind it (HiCache): which prefixes are where.
+"""SGLang's radix tree with a host tier (HiCache): which prefixes are on the device or on the host.
 
 Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree core behind it.
 """
@@ -15,17 +15,17 @@ from pagesim.kvcache.radix.tree import Node, RadixTree, Text
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 
 _THRESHOLDS: dict[WritePolicy, int] = {"write_through": 1, "write_through_selective": 2}
-"""Hits of a node with which it is copied to the host."""
+"""Number of hits at which a node is copied to the host."""
 
 
 class HostNode(Node):
-    """A stretch of tokens whose KV is on the device, on the host, or on both.
+    """A node whose KV is on the device, on the host, or on both.
 
-    What is on the device hangs together from the root.
+    The nodes on the device are connected to the root through nodes on the device.
 
     Attributes:
-        on_device, on_host: where it is.
-        loads: the last node of the load by which it comes to the device; None where none is under way.
+        on_device, on_host: where its KV is.
+        loads: last node of the load that is bringing it to the device; None if there is none.
     """
 
     __slots__ = ("loads", "on_device", "on_host")
@@ -47,31 +47,31 @@ class HostNode(Node):
 
     @property
     def is_host_leaf(self) -> bool:
-        """Whether its copy on the host can be evicted, and it is gone then."""
+        """Whether its host copy can be evicted, which removes the node from the tree."""
         waits = self.on_device or self.loads is not None or self.parent is None
         return self.on_host and not (waits or self.children)
 
 
 class HostTree(RadixTree):
-    """A tree of which some nodes are on the host alone; ``evictable`` and ``protected`` are of the device.
+    """A tree some of whose nodes are only on the host; ``evictable`` and ``protected`` count the device.
 
-    A node is copied to the host when it has been inserted often enough, or, under ``write_back``, when it is
-    evicted from the device. It is held until the copy is over.
+    A node is copied to the host once it has enough hits or, with ``write_back``, when it is evicted from the
+    device. It is locked until the copy has finished.
 
     Args:
-        page: tokens of a page.
-        host_tokens: that the host has room for.
+        page: tokens per page.
+        host_tokens: capacity of the host tier, in tokens.
         write_policy: when a node is copied to the host.
         policy: which leaf is evicted first, on the device and on the host.
-        by_pairs: whether it is keyed by pairs of tokens.
+        by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
         writes_back: whether nodes are copied when they are evicted.
-        free_host: tokens for which there is room on the host.
-        written: tokens that were copied to the host since the beginning.
-        unsent: the tokens, and the node, of copies to the host that were not started.
-        copied: the nodes with which the prefixes end that copies hold, one for each copy.
-        copy_at_once: waits for a copy of so many tokens to the host.
+        free_host: free capacity of the host tier, in tokens.
+        written: tokens copied to the host so far.
+        unsent: copies to the host that have not started, as (tokens, node).
+        copied: last nodes of the prefixes that copies lock, one per copy.
+        copy_at_once: waits for a copy of a number of tokens to the host.
     """
 
     __slots__ = (
@@ -106,11 +106,11 @@ class HostTree(RadixTree):
         self.copied: list[HostNode] = []
         self.unsent: list[tuple[int, HostNode]] = []
         self.copy_at_once: Callable[[int], None] = lambda tokens: None
-        # Nodes on both sides in the order in which they became so; one that left a side goes when it is met.
+        # Nodes on both sides, in the order in which they got there; outdated ones are removed lazily.
         self._both: dict[HostNode, None] = {}
 
     def device_part(self, node: Node) -> HostNode:
-        """Return the node with which the part of a prefix ends that is on the device."""
+        """Return the node at which the part of a prefix on the device ends."""
         found = _hosted(node)
         while not found.on_device:
             assert found.parent is not None
@@ -118,16 +118,16 @@ class HostTree(RadixTree):
         return found
 
     def add(self, content: Text, tokens: int, seen: int, protected: int) -> tuple[int, Node]:
-        """Insert some first tokens, as ``insert`` does; what was on the host alone is on both sides then.
+        """Insert a prefix as ``insert`` does; nodes that were only on the host are then on both sides.
 
         Args:
-            content: of a sequence that begins with them.
-            tokens: whole pages, of entries where it is keyed by pairs.
+            content: content of a sequence that begins with the prefix.
+            tokens: length of the prefix in whole pages; in entries if the tree is keyed by pairs.
             seen: tokens of this sequence that were inserted before.
-            protected: tokens of it that are held in the tree.
+            protected: tokens of it that are locked in the tree.
 
         Returns:
-            The tokens behind those that were on the device already, and the node with which the others end.
+            The tokens after the protected ones that were on the device already, and the last node.
         """
         twice = 0
 
@@ -149,9 +149,9 @@ class HostTree(RadixTree):
         return twice, last
 
     def evict(self, tokens: int) -> int:
-        """Evict leaves from the device until so many tokens are gone, or none is left; return how many are.
+        """Evict leaves from the device until ``tokens`` tokens are evicted or none is left.
 
-        One with a copy on the host stays in the tree.
+        Return how many were evicted. A leaf with a copy on the host stays in the tree.
         """
         gone, order = 0, self._order
         while gone < tokens and (popped := order.pop()) is not None:
@@ -173,7 +173,7 @@ class HostTree(RadixTree):
     # Copies
 
     def begin_load(self, last: HostNode) -> None:
-        """Keep a prefix on the host, of which room is made for a part on the device."""
+        """Keep the part of a prefix that is only on the host while room is made for it on the device."""
         node = last
         while not node.on_device:
             node.loads = last
@@ -181,7 +181,7 @@ class HostTree(RadixTree):
             node = node.parent
 
     def take_load(self, last: HostNode) -> None:
-        """Put that part on the device, where there is room for it now, and hold it until it is loaded."""
+        """Put that part on the device, where it now fits, and lock the prefix until it is loaded."""
         node: HostNode | None = last
         while node is not None and node.loads is last:
             node.on_device = True
@@ -190,7 +190,7 @@ class HostTree(RadixTree):
         self.hold(last)
 
     def end_load(self, last: HostNode) -> None:
-        """Learn that a load is over, or that there was no room for it."""
+        """End a load that has finished, or for which there was no room."""
         node: HostNode | None = last
         while node is not None:
             if node.loads is last:
@@ -200,17 +200,17 @@ class HostTree(RadixTree):
         self._host_order.offer(last)
 
     def hold(self, node: HostNode) -> None:
-        """Hold a prefix until a copy of the node with which it ends is over."""
+        """Lock a prefix until a copy of its last node has finished."""
         self.lock(node)
         self.copied.append(node)
 
     def release(self, node: HostNode) -> None:
-        """Learn that the copy is over for which a prefix was held."""
+        """Unlock a prefix whose copy has finished."""
         self.unlock(node)
         self.copied.remove(node)
 
     def _back_up(self, node: HostNode) -> None:
-        """Copy a node to the host, behind its ancestors that are not there, as far as there is room."""
+        """Copy a node to the host, after its ancestors that are not there, as long as there is room."""
         chain = [node]
         while (parent := chain[-1].parent) is not None and parent is not self.root and not parent.on_host:
             chain.append(parent)
@@ -221,7 +221,7 @@ class HostTree(RadixTree):
             self.unsent.append((each.tokens, each))
 
     def _copy_now(self, node: HostNode) -> bool:
-        """Copy a node to the host that is evicted; say whether there is room."""
+        """Copy an evicted node to the host; return whether there was room."""
         if not self._take_host(node):
             return False
         self.copy_at_once(node.tokens)
@@ -231,7 +231,7 @@ class HostTree(RadixTree):
     # The host
 
     def _take_host(self, node: HostNode) -> bool:
-        """Take room on the host for a node, evicting there; say whether that is enough."""
+        """Allocate host room for a node, evicting if necessary; return whether that succeeded."""
         tokens = node.tokens
         if self.free_host < tokens:
             self._evict_host(tokens - self.free_host)
@@ -243,10 +243,10 @@ class HostTree(RadixTree):
         return True
 
     def _evict_host(self, tokens: int) -> None:
-        """Evict from the host until so many tokens are gone, or nothing is left that may go.
+        """Evict from the host until ``tokens`` tokens are evicted or nothing evictable is left.
 
-        Under ``write_back`` copies of what is on the device go first, of these the leaves of the device last,
-        which are copied back as soon as they are evicted; then leaves that are on the host alone.
+        With ``write_back``, copies of nodes on the device go first. Among these, device leaves go last, as
+        they are copied again once they are evicted. Leaves that are only on the host follow.
         """
         enough = self.free_host + tokens
         for spares in (True, False) if self.writes_back else ():
@@ -267,7 +267,7 @@ class HostTree(RadixTree):
                 self._host_order.offer(parent)
 
     def _drop(self, node: HostNode) -> None:
-        """Take a node that is on the host alone out of the tree, with all behind it."""
+        """Remove a node that is only on the host from the tree, with all its descendants."""
         for child in list(node.children.values()):
             self._drop(_hosted(child))
         self._both.pop(node, None)
@@ -277,7 +277,7 @@ class HostTree(RadixTree):
         node.parent = None
 
     def _note_both(self, node: HostNode) -> None:
-        """Note that a node is on the device and on the host, if it is and is not being loaded."""
+        """Update whether a node counts as being on both sides; one being loaded does not."""
         if self.writes_back and node.on_device and node.on_host and node.loads is None:
             self._both.setdefault(node, None)
         else:

@@ -1,4 +1,4 @@
-"""Memory of pages over a radix tree with a tier on the host behind it, as SGLang has it (HiCache)."""
+"""The block manager with a radix tree and a host tier, as in SGLang (HiCache)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pagesim.kvcache.radix.tree import Node
 from pagesim.kvcache.sequence_group import SequenceGroup
 
 LOAD_BACK_THRESHOLD = 10
-"""Tokens; fewer are computed anew rather than loaded (``load_back_threshold``)."""
+"""Tokens; fewer are recomputed instead of loaded (``load_back_threshold``)."""
 
 
 class HostPool(NamedTuple):
     """The pool of pages on the host.
 
     Attributes:
-        tokens: that it has room for, whole pages.
+        tokens: capacity in tokens, a whole number of pages.
         write_policy: when a node is copied to it.
     """
 
@@ -28,23 +28,23 @@ class HostPool(NamedTuple):
 
 
 class HostRadixManager(RadixManager):
-    """A `RadixManager` whose tree goes on to the host: what is evicted there comes back by a load.
+    """A `RadixManager` whose tree extends to the host, from where evicted prefixes can be loaded back.
 
-    Blocks are those of the device; what only a copy holds is free and cached, and cannot be evicted before it
-    is over. Copies are decided on here and carried out elsewhere: ``tree.unsent`` and
-    ``unsent_loads`` say which were not started, ``end_write`` and ``end_load`` that one is over.
+    Blocks are those of the device. Pages that only a copy in progress holds count as free and cached, but
+    cannot be evicted before it has finished. This class decides on copies; others carry them out.
+    ``tree.unsent`` and ``unsent_loads`` list copies to start; ``end_write`` and ``end_load`` end one.
 
     Args:
-        num_pages: on the device.
-        page_size: tokens a page.
+        num_pages: pages on the device.
+        page_size: tokens per page.
         host: the pool on the host.
         policy: which leaf is evicted first, on either side.
         by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
         host: the pool on the host.
-        loaded: tokens that were loaded since the beginning.
-        unsent_loads: the tokens, and the last node, of loads that were not started.
+        loaded: tokens loaded so far.
+        unsent_loads: loads that have not started, as (tokens, last node).
     """
 
     __slots__ = ("_behind", "host", "loaded", "unsent_loads")
@@ -65,14 +65,14 @@ class HostRadixManager(RadixManager):
         self.host = host
         self.loaded = 0
         self.unsent_loads: list[tuple[int, HostNode]] = []
-        # The last node, on the host or not, of what was looked up last.
+        # The last look-up: request and last matched node, on the device or on the host.
         self._behind: tuple[SequenceGroup, HostNode] | None = None
 
     # Questions
 
     @property
     def available_tokens(self) -> int:
-        """Tokens that no sequence and no copy holds."""
+        """Tokens that neither a sequence nor a copy holds."""
         return self.available_blocks * self.block_size + self.tree.evictable
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
@@ -87,21 +87,21 @@ class HostRadixManager(RadixManager):
         return held.end
 
     def host_tokens(self, request: SequenceGroup) -> int:
-        """Return the tokens on the host alone behind what ``match_prefix`` found last for a request."""
+        """Return the tokens, only on the host, after what ``match_prefix`` matched last for a request."""
         if self._behind is None or self._behind[0] is not request:
             return 0
         node = self._behind[1]
         return node.end - self.tree.device_part(node).end
 
     def caches_apart(self, requests: Sequence[SequenceGroup]) -> bool:
-        return not requests  # a copy may begin
+        return not requests  # inserting may start a copy
 
     # Changes
 
     def load_back(self, request: SequenceGroup) -> int:
-        """Take pages for ``host_tokens`` of a protected request, and hold all of it; return the tokens.
+        """Allocate pages for ``host_tokens`` of a protected request and lock its prefix; return the tokens.
 
-        None are taken where there are too few to load, or too few pages for them.
+        That is 0, and nothing is allocated, if there are too few tokens to load or too few pages for them.
         """
         tokens, tree, place = self.host_tokens(request), self.tree, request.block_state
         if tokens < LOAD_BACK_THRESHOLD:
@@ -124,12 +124,12 @@ class HostRadixManager(RadixManager):
         return tokens
 
     def end_write(self, node: HostNode) -> None:
-        """Learn that a node was copied to the host."""
+        """End the copy of a node to the host."""
         self.tree.release(node)
         self._note()
 
     def end_load(self, node: HostNode) -> None:
-        """Learn that what ends with a node was loaded."""
+        """End the load of the prefix that ends at a node."""
         self.tree.release(node)
         self.tree.end_load(node)
         self._note()

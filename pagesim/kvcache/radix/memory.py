@@ -1,4 +1,4 @@
-"""Memory whose prefix cache is a radix tree, as SGLang has it."""
+"""The block manager with a radix tree as its prefix cache, as in SGLang."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Place:
     """What `RadixManager` keeps with a request.
 
     Attributes:
-        node: with which the part of it ends that is in the tree, and locked.
-        begin: what ``RadixTree.lock`` returned.
-        protected: tokens of that part.
-        seen: tokens of it that were inserted at any time.
+        node: node at which the request's locked part of the tree ends.
+        begin: the value that ``RadixTree.lock`` returned.
+        protected: tokens of the locked part.
+        seen: tokens of the request that were inserted at any time.
     """
 
     __slots__ = ("begin", "node", "protected", "seen")
@@ -35,22 +35,22 @@ class Place:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RadixManager(PagedManager):
-    """A block manager of pages of one KV group of full attention, with a radix tree over those cached.
+    """A block manager for pages of one full-attention KV group, with a radix tree over the cached ones.
 
-    A page is in the tree, or one sequence's own, or available. What a sequence computes is its own until
-    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are those
-    that are available and those of the tree that no sequence holds, the cached ones; whole leaves are
-    evicted, and only where available pages run short.
+    A page is in the tree, owned by one sequence, or available. A sequence owns the pages that it computes
+    until ``cache_tokens`` inserts them; pages that the tree already has are then freed. Free pages are the
+    available ones and the cached ones: those in the tree that no sequence holds. Whole leaves are evicted,
+    and only when available pages run short.
 
     Args:
-        num_pages: on the device.
-        page_size: tokens a page.
+        num_pages: pages on the device.
+        page_size: tokens per page.
         policy: which leaf is evicted first.
         by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
-        tree: the prefixes that are cached.
-        evicted: tokens that were evicted since the beginning.
+        tree: the cached prefixes.
+        evicted: tokens evicted so far.
     """
 
     __slots__ = ("_found", "_named", "evicted", "tree")
@@ -58,7 +58,7 @@ class RadixManager(PagedManager):
     caches_prefixes = True
 
     cuts_answers: ClassVar[bool] = True
-    """Whether the end of a prompt becomes the end of a node, so that what was generated can go alone."""
+    """Whether a node is split at the end of the prompt, so that generated tokens can be evicted alone."""
 
     def __init__(
         self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru", by_pairs: bool = False
@@ -66,8 +66,8 @@ class RadixManager(PagedManager):
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy, by_pairs=by_pairs)
         self.evicted = 0
-        self._named = 0  # pages of the tree that sequences hold, once for each of them
-        # What was looked up last, and up to how many tokens.
+        self._named = 0  # pages of the tree that sequences hold, counted once per sequence
+        # The last look-up: request, matched node and tokens looked up.
         self._found: tuple[SequenceGroup, Node, int] | None = None
 
     # Questions
@@ -93,9 +93,9 @@ class RadixManager(PagedManager):
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
 
     def caches_apart(self, requests: Sequence[SequenceGroup]) -> bool:
-        """Say whether nothing that requests computed is in the tree already, nor the same for two of them.
+        """Return whether no page that these requests computed is in the tree or shared among them.
 
-        Then no count of pages changes where ``cache_tokens`` inserts it.
+        If so, ``cache_tokens`` changes no page counts when it inserts them.
         """
         begin: set[tuple[Node, int]] = set()
         for request in requests:
@@ -117,7 +117,7 @@ class RadixManager(PagedManager):
     # Changes
 
     def protect(self, request: SequenceGroup) -> None:
-        """Hold what ``match_prefix`` found last for a request; ``admit`` takes it over."""
+        """Lock what ``match_prefix`` matched last for a request; ``admit`` takes it over."""
         node = self._found_for(request)
         self._found = None
         request.block_state = place = self._new_place(node)
@@ -126,7 +126,7 @@ class RadixManager(PagedManager):
         self._note()
 
     def unprotect(self, request: SequenceGroup) -> None:
-        """Hold no longer what is protected for a request that is not admitted."""
+        """Unlock what is protected for a request that is not admitted."""
         self._forget(request)
         request.block_state = None
 
@@ -154,12 +154,12 @@ class RadixManager(PagedManager):
             self.cache_tokens(request, self.length(request) - request.uncommitted_tokens)
 
     def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
-        """Insert the first tokens of a request into the tree, whole pages, and hold them there.
+        """Insert the leading whole pages of a request into the tree and lock them there.
 
         Args:
-            request: the request whose tokens were computed.
-            tokens: how many.
-            over: whether the request is dropped next: then no more of it is held in the tree.
+            request: request whose tokens were computed.
+            tokens: number of leading tokens.
+            over: whether the request is dropped next; then no more of it is locked.
         """
         page, tree = self.block_size, self.tree
         place: Place = request.block_state
@@ -167,7 +167,7 @@ class RadixManager(PagedManager):
         if not end:
             return
         there, node = self._insert(request, end)
-        # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
+        # The request owns fewer pages now: the tree had some already and has taken over the others.
         self.free_blocks += (there - place.protected) // page
         self._named += (end - place.protected) // page
         prompt = tree.whole_pages(request.prompt)
@@ -196,7 +196,7 @@ class RadixManager(PagedManager):
         self._forget(request)
 
     def make_available(self, pages: int) -> int:
-        """Evict until so many pages are available, or nothing is left to evict; return how many are."""
+        """Evict until ``pages`` pages are available or nothing is evictable; return the available pages."""
         short = pages - (self.free_blocks - self.cached_blocks)
         if short > 0 and self.cached_blocks:
             self._note_evicted(self.tree.evict(short * self.block_size))
@@ -229,7 +229,7 @@ class RadixManager(PagedManager):
     # Inside
 
     def _found_for(self, request: SequenceGroup) -> Node:
-        """Return what ``match_prefix`` found last for a request, as far as it is still there."""
+        """Return what is still cached of the prefix that ``match_prefix`` matched last for a request."""
         if self._found is None or self._found[0] is not request:
             return self.tree.root
         _, node, most = self._found
@@ -242,15 +242,15 @@ class RadixManager(PagedManager):
         return Place(node, node.end)
 
     def _insert(self, request: SequenceGroup, end: int) -> tuple[int, Node]:
-        """Insert whole pages of a request; return the tokens that were there, and the last node."""
+        """Insert whole pages of a request; return the tokens already in the tree, and the last node."""
         return self.tree.insert(request.content, end, request.block_state.seen)
 
     def _nodes(self) -> list[Node]:
-        """Return the nodes on the device but the root."""
+        """Return the nodes on the device, except the root."""
         return list(self.tree)
 
     def _held_by_copies(self) -> int:
-        """Return the tokens of the tree that no sequence holds, and a copy does: here none."""
+        """Return the tokens of the tree that copies in progress hold, but no sequence: here none."""
         return 0
 
     def _note_evicted(self, tokens: int) -> None:
@@ -258,7 +258,7 @@ class RadixManager(PagedManager):
         self.cached_blocks -= tokens // self.block_size
 
     def _note(self) -> None:
-        """Count cached and shared pages anew after a change of the tree."""
+        """Update the counts of cached and shared pages after a change of the tree."""
         apart = self._held_by_copies()
         cached = (self.tree.evictable + apart) // self.block_size
         self.free_blocks += cached - self.cached_blocks
@@ -266,13 +266,13 @@ class RadixManager(PagedManager):
         self.shared_blocks = self._named - (self.tree.protected - apart) // self.block_size
 
     def _forget(self, request: SequenceGroup) -> None:
-        """Hold nothing in the tree for a request any more."""
+        """Unlock everything that a request holds in the tree."""
         place: Place = request.block_state
         self._named -= place.protected // self.block_size
         self.tree.unlock(place.node, place.begin)
         self._note()
 
     def _evict_overdraft(self) -> None:
-        """Evict as many pages as were taken beyond the available ones."""
+        """Evict as many pages as were allocated beyond the available ones."""
         if self.free_blocks < self.cached_blocks:
             self.make_available(0)

@@ -1,4 +1,4 @@
-"""Memory of pages and of recurrent states over one radix tree, as SGLang has it for hybrid models."""
+"""The block manager for pages and recurrent states with one radix tree, as in SGLang for hybrid models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class StatePool(NamedTuple):
-    """The pool of states beside that of pages.
+    """The pool of recurrent states, next to the pool of pages.
 
     Attributes:
-        slots: states that it has room for.
-        chunk: tokens; the model's kernels can leave a state behind at every multiple.
-        state_bytes: of a state in all layers that keep one, on each GPU.
+        slots: number of states that it can store.
+        chunk: tokens; the model's kernels can save a state at every multiple.
+        state_bytes: bytes of a state in all recurrent layers, on each GPU.
     """
 
     slots: int
@@ -27,10 +27,10 @@ class StatePool(NamedTuple):
 
 
 class StatePlace(Place):
-    """What `StateRadixManager` keeps with a request beside what `RadixManager` does.
+    """What `StateRadixManager` keeps with a request, in addition to `RadixManager`.
 
     Attributes:
-        slots: of the pool of states that it holds.
+        slots: slots of the state pool that the request holds.
     """
 
     __slots__ = ("slots",)
@@ -41,24 +41,24 @@ class StatePlace(Place):
 
 
 class StateRadixManager(RadixManager):
-    """A `RadixManager` with a pool of states: a request holds some, and nodes of the tree have one each.
+    """A `RadixManager` with a state pool, whose slots are held by requests and by nodes of the tree.
 
-    ``admit`` takes a request's slots if ``reserve_states`` has not; what is cached takes one more, which goes
-    to the tree, and when a request is over it is one of its own that does. Where slots are short, states of
-    the tree are evicted. Blocks are those of the tokens alone.
+    ``admit`` allocates a request's slots unless ``reserve_states`` has. Caching allocates one more slot for
+    the tree; a request that has finished hands over one of its own instead. If slots are short, states of the
+    tree are evicted. Blocks are the pages of tokens only.
 
     Args:
-        num_pages: of tokens.
-        page_size: tokens a page.
-        pool: of states.
+        num_pages: pages of tokens.
+        page_size: tokens per page.
+        pool: state pool.
         slots_per_request: slots that a request holds from its first prompt to its end.
-        policy: which leaf is evicted first where pages are short.
+        policy: which leaf is evicted first when pages are short.
 
     Attributes:
-        pool: of states.
+        pool: state pool.
         slots_per_request: slots that a request holds.
-        free_states: slots that neither a request nor the tree has.
-        evicted_states: states that were evicted since the beginning.
+        free_states: slots that neither a request nor the tree holds.
+        evicted_states: states evicted so far.
     """
 
     __slots__ = ("_copies", "_is_taken", "evicted_states", "free_states", "pool", "slots_per_request")
@@ -81,33 +81,33 @@ class StateRadixManager(RadixManager):
         self.slots_per_request = slots_per_request
         self.free_states = pool.slots
         self.evicted_states = 0
-        self._copies = 0  # slots of a request that is looked up and not held yet
-        self._is_taken = False  # whether the tree took the state that was inserted last
+        self._copies = 0  # slots for a request that was looked up but is not protected yet
+        self._is_taken = False  # whether the tree stored the state that was inserted last
 
     # Questions
 
     @property
     def available_states(self) -> int:
-        """Slots that no request holds, those included that can be evicted."""
+        """Slots that no request holds, including those whose states can be evicted."""
         return self.free_states + self.tree.evictable_states
 
     @property
     def own_states(self) -> int:
-        """Slots that requests hold and the tree does not."""
+        """Slots that requests hold, not the tree."""
         return self.pool.slots - self.free_states - self.tree.states
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.slots_per_request <= self.pool.slots and super().could_admit(request, tokens, spare)
 
     def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
-        # The state with which its prefix ends cannot be evicted for it.
+        # The state at the end of its own prefix cannot be evicted to make room.
         states = self.slots_per_request + self.tree.unlocked_states(self._found_for(request))
         return states <= self.available_states and super().can_admit(request, tokens, spare, length)
 
     # Changes
 
     def copy_state(self, request: SequenceGroup) -> None:
-        """Take a slot for a copy of the state with which the prefix ends that ``match_prefix`` found last."""
+        """Allocate a slot for a copy of the state at the end of the prefix that was matched last."""
         node = self._found_for(request)
         if node is self.tree.root:
             return
@@ -117,12 +117,12 @@ class StateRadixManager(RadixManager):
         self._copies = 1
 
     def drop_copy(self) -> None:
-        """Give the slot back that ``copy_state`` took for a request that is not held after all."""
+        """Free the slot that ``copy_state`` allocated for a request that is not protected after all."""
         self.free_states += self._copies
         self._copies = 0
 
     def reserve_states(self, request: SequenceGroup) -> None:
-        """Take the slots that a request holds and does not have yet."""
+        """Allocate the slots that a request still lacks."""
         if request.block_state is None:
             self.protect(request)
         place: StatePlace = request.block_state
@@ -141,12 +141,12 @@ class StateRadixManager(RadixManager):
         super().admit(request, tokens)
 
     def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
-        """Insert the first tokens of a request into the tree with the state after the last one.
+        """Insert the leading tokens of a request into the tree, with the state after the last one.
 
         Args:
-            request: the request whose tokens were computed.
-            tokens: how many.
-            over: whether the request is dropped next: then it is one of its own slots that goes to the tree.
+            request: request whose tokens were computed.
+            tokens: number of leading tokens.
+            over: whether the request is dropped next; then one of its own slots goes to the tree.
         """
         place: StatePlace = request.block_state
         if not over:
@@ -197,7 +197,7 @@ class StateRadixManager(RadixManager):
         return there, node
 
     def _take_states(self, slots: int) -> None:
-        """Take slots of the pool of states, evicting where too few are free."""
+        """Allocate slots of the state pool, evicting states if too few are free."""
         short = slots - self.free_states
         if short > 0:
             before = self.tree.states

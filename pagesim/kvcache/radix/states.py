@@ -1,4 +1,4 @@
-"""The radix tree of SGLang where some layers keep a recurrent state: which prefixes can go on from one.
+"""SGLang's radix tree for models with recurrent layers: prefixes that end with a cached state.
 
 Source: SGLang 0.5.23, ``srt/mem_cache/unified_cache/components/mamba.py`` and the tree core behind it.
 """
@@ -15,11 +15,11 @@ from pagesim.kvcache.radix.tree import Node, RadixTree, Text
 
 
 class StateNode(Node):
-    """A node that has the state after its last token, or none; then it is a tombstone.
+    """A node that may store the state after its last token; without one it is a tombstone.
 
     Attributes:
-        has_state: whether it has one, in a slot of the pool of states.
-        state_lock_ref: sequences that hold a prefix which ends with this node.
+        has_state: whether it has a state, in a slot of the state pool.
+        state_lock_ref: number of sequences that hold a prefix ending at this node.
     """
 
     __slots__ = ("has_state", "state_lock_ref")
@@ -33,19 +33,19 @@ class StateNode(Node):
 
 
 class StateTree(RadixTree):
-    """A tree over tokens and states: a node has a state after its last token at most.
+    """A tree over tokens and states: each node has at most one state, after its last token.
 
-    A prefix is found as far as it ends with a state. States are evicted in an order of their own, in which
-    a node becomes the newest when it is found, and when a sequence is inserted that ends with it.
+    A hit always ends with a state. States have their own eviction order: a node becomes the newest when it is
+    matched and when a sequence that ends at it is inserted.
 
     Args:
-        page: tokens of a page.
-        policy: which leaf is evicted first where token slots are short.
+        page: tokens per page.
+        policy: which leaf is evicted first when token slots are short.
 
     Attributes:
-        evictable_states: states of nodes with which no sequence's prefix ends.
-        protected_states: all others.
-        reached: tokens of the last look-up that are in the tree, with a state behind them or not.
+        evictable_states: states of nodes at which no sequence's prefix ends.
+        protected_states: all other states.
+        reached: tokens of the last look-up that are in the tree, whether or not a state follows them.
     """
 
     __slots__ = ("_by_use", "evictable_states", "protected_states", "reached")
@@ -56,17 +56,17 @@ class StateTree(RadixTree):
     def __init__(self, page: int, policy: EvictionPolicy = "lru") -> None:
         super().__init__(page, policy)
         self.evictable_states = self.protected_states = self.reached = 0
-        self._by_use: OrderedDict[StateNode, None] = OrderedDict()  # those with a state, the oldest first
+        self._by_use: OrderedDict[StateNode, None] = OrderedDict()  # nodes with a state, the oldest first
 
     @property
     def states(self) -> int:
-        """States that the tree has."""
+        """Number of states in the tree."""
         return self.evictable_states + self.protected_states
 
     def match(self, content: Text, tokens: int) -> StateNode:
-        """Return the deepest node with a state on the way of some first tokens; the root if none has one.
+        """Return the deepest node with a state along the first ``tokens`` tokens, or the root.
 
-        Only what is found is touched; ``reached`` is up to where the tokens are in the tree.
+        Only the matched nodes are touched. ``reached`` is set to the tokens that are in the tree.
         """
         self.reached = 0
         end = tokens - tokens % self.page
@@ -82,11 +82,11 @@ class StateTree(RadixTree):
         return node
 
     def add(self, content: Text, tokens: int, seen: int) -> tuple[int, StateNode, bool]:
-        """Insert some first tokens as ``insert`` does, with the state after the last one.
+        """Insert a prefix as ``insert`` does, together with the state after its last token.
 
         Returns:
-            The tokens that were there already, the node with which the others end, and whether it takes the
-            state: it has no other one.
+            The tokens that were in the tree already, the node at which the prefix ends, and whether it stores
+            the state, because it had none.
         """
         there, last = self.insert(content, tokens, seen)
         node = _stateful(last)
@@ -104,7 +104,7 @@ class StateTree(RadixTree):
         return there, node, True
 
     def lock(self, node: Node) -> int:
-        """Hold a prefix, and the state behind it; the states of its parts may be evicted."""
+        """Lock a prefix and the state at its end; states within it may still be evicted."""
         held = _stateful(node)
         if held.has_state and not held.state_lock_ref:
             self.evictable_states -= 1
@@ -121,14 +121,14 @@ class StateTree(RadixTree):
         super().unlock(node, begin)
 
     def unlocked_states(self, node: Node) -> int:
-        """Return the states, 1 or 0, that ``lock`` would be the first to hold."""
+        """Return the number of states, 0 or 1, that ``lock`` would newly protect."""
         held = _stateful(node)
         return int(held.has_state and not held.state_lock_ref)
 
     def evict_states(self, count: int) -> int:
-        """Evict so many states, or all that no sequence holds; return the tokens that are gone with them.
+        """Evict ``count`` states, or all that no sequence holds; return the tokens evicted with them.
 
-        A leaf that no sequence holds is evicted whole; another node becomes a tombstone.
+        An unlocked leaf is evicted as a whole; any other node becomes a tombstone.
         """
         gone = 0
         unheld = (node for node in self._by_use if not node.state_lock_ref)
@@ -142,7 +142,7 @@ class StateTree(RadixTree):
         return gone
 
     def by_recency(self) -> Iterator[StateNode]:
-        """Yield the nodes with a state, that first which is evicted last."""
+        """Yield the nodes with a state in reverse eviction order."""
         return reversed(self._by_use)
 
     def _bury(self, node: StateNode) -> None:

@@ -1,4 +1,4 @@
-"""The radix tree of SGLang: which prefixes are cached, page by page, and what touches them.
+"""SGLang's radix tree: the cached prefixes, in whole pages, and how they are touched and evicted.
 
 Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree core behind it.
 """
@@ -12,33 +12,33 @@ from pagesim.kvcache.radix.eviction import EvictionOrder, EvictionPolicy
 from pagesim.setup.compiled import mypyc_attr
 
 _HAIR = 1e-5
-"""By how much a node is older than its child that was found with it."""
+"""How much older a matched node's last access is than that of its child on the path."""
 
 
 class Text(Protocol):
-    """What a sequence's tokens are, as far as another one may have the same ones."""
+    """The identity of a sequence's tokens, by which shared prefixes are recognised."""
 
     def key_at(self, tokens: int) -> int:
-        """Name the first tokens: two contents have one name for them where all of them are the same."""
+        """Return a name for the first ``tokens`` tokens; equal in two contents if all of these are equal."""
 
     def common_tokens(self, other: Self, most: int) -> int:
-        """Return how many of so many first tokens are the same as another content's."""
+        """Return how many of the first ``most`` tokens are shared with another content."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """A stretch of tokens that follows its parent's; its KV is on the device.
+    """A node of the tree: the tokens that continue its parent's, with their KV on the device.
 
     Attributes:
-        content: of a sequence that has these tokens.
-        start, end: the stretch, in tokens from the beginning of the sequence; whole pages.
-        key: the name of its first page, by which its parent has it.
-        parent: None for the root, and for a node that was evicted.
-        children: by the name of their first page, in the order in which they were inserted.
-        lock_ref: sequences that hold this stretch or one behind it.
-        last_access: when it was touched last; the tree counts touches.
-        created: when it was inserted.
-        hit_count: how often a sequence was inserted through it that had not been before.
+        content: content of a sequence that has these tokens.
+        start, end: the node's range, in tokens from the beginning of the sequence; whole pages.
+        key: name of its first page, its key in the parent's ``children``.
+        parent: parent node; None for the root and for an evicted node.
+        children: child nodes by the name of their first page, in insertion order.
+        lock_ref: number of sequences that hold this node or a descendant.
+        last_access: time of its last touch; the clock counts the tree's touches.
+        created: time of its insertion.
+        hit_count: number of insertions through it by sequences that had not been inserted this far.
     """
 
     __slots__ = (
@@ -70,40 +70,40 @@ class Node:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the stretch."""
+        """Number of tokens of the node."""
         return self.end - self.start
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it can be evicted: a leaf that no sequence holds."""
+        """Whether the node can be evicted: it is a leaf that no sequence holds."""
         return not (self.lock_ref or self.children) and self.parent is not None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RadixTree:
-    """The tree; a prefix in it is named by the node with which it ends. Lengths are in tokens.
+    """The radix tree; a prefix is identified by the node at which it ends. Lengths are in tokens.
 
-    Keyed by pairs, as under EAGLE, a token is in it together with the one behind it: N tokens are N - 1
-    entries, and a prefix of so many entries is found only where the token behind it is the same, too.
+    If the tree is keyed by pairs, as with EAGLE, an entry is a token and its successor. N tokens are then
+    N - 1 entries, and a prefix matches only if the token after it is equal, too.
 
     Args:
-        page: tokens of a page; a part of one is never in the tree.
+        page: tokens per page; the tree only stores whole pages.
         policy: which leaf is evicted first.
-        by_pairs: whether it is keyed by pairs of tokens; its lengths are in entries then.
+        by_pairs: whether the tree is keyed by pairs of tokens; its lengths are then in entries.
 
     Attributes:
-        page: tokens of a page.
-        behind: tokens behind an entry that belong to it: 1 by pairs, or 0.
-        root: of no tokens; it is never evicted.
+        page: tokens per page.
+        behind: further tokens that an entry covers: 1 if the tree is keyed by pairs, else 0.
+        root: root node, without tokens; it is never evicted.
         evictable: tokens of nodes that no sequence holds.
-        protected: tokens of all others.
-        touches: of nodes since the beginning, by which each node's are dated.
+        protected: tokens of all other nodes.
+        touches: touches of nodes so far; the clock that dates them.
     """
 
     __slots__ = ("_order", "behind", "evictable", "page", "protected", "root", "touches")
 
     kind: ClassVar[type[Node]] = Node
-    """Of what its nodes are."""
+    """The class of its nodes."""
 
     def __init__(self, page: int, policy: EvictionPolicy = "lru", *, by_pairs: bool = False) -> None:
         self.page = page
@@ -115,7 +115,7 @@ class RadixTree:
         self._order = EvictionOrder(policy)
 
     def __iter__(self) -> Iterator[Node]:
-        """Yield every node but the root, a node before its children, in the order of insertion."""
+        """Yield every node except the root, parents before children, siblings in insertion order."""
         left = list(reversed(self.root.children.values()))
         while left:
             node = left.pop()
@@ -123,18 +123,18 @@ class RadixTree:
             left.extend(reversed(node.children.values()))
 
     def whole_pages(self, tokens: int) -> int:
-        """Return how much of so many first tokens can be in the tree: entries of whole pages."""
+        """Return how many entries, in whole pages, of a prefix of ``tokens`` tokens the tree can store."""
         entries = tokens - self.behind
         return entries - entries % self.page if entries > 0 else 0
 
     def key(self, content: Text, at: int) -> int:
-        """Name the page that begins there, by which its node's parent has it."""
+        """Return the key of a node whose first page begins at ``at``."""
         return content.key_at(at + self.page + self.behind)
 
     def match(self, content: Text, tokens: int) -> Node:
-        """Return the node with which the longest cached prefix of some first tokens ends.
+        """Return the node at which the longest cached prefix of the first ``tokens`` tokens ends.
 
-        Every node up to it is touched, the one found last; a node of which only a part is found is split.
+        All nodes on the path are touched, the returned one last. A node that matches only in part is split.
         """
         end = self.whole_pages(tokens)
         if not end:
@@ -150,16 +150,16 @@ class RadixTree:
         seen: int = 0,
         met: Callable[[Node, bool], None] | None = None,
     ) -> tuple[int, Node]:
-        """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
+        """Insert a prefix of whole pages; every node on the path is touched, the last one last.
 
         Args:
-            content: of a sequence that begins with them.
-            tokens: whole pages, of entries where it is keyed by pairs.
-            seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
-            met: called with each node on the way, and whether it is new; it may split the node.
+            content: content of a sequence that begins with the prefix.
+            tokens: length of the prefix in whole pages; in entries if the tree is keyed by pairs.
+            seen: tokens of this sequence that were inserted before; nodes up to there count no new hit.
+            met: called with each node on the path and whether it is new; it may split the node.
 
         Returns:
-            The tokens that were there already, and the node with which the others end.
+            The tokens that were in the tree already, and the node at which the prefix ends.
         """
         first, node, at = self.page + self.behind, self.root, 0
         self.touches += 1.0
@@ -190,11 +190,11 @@ class RadixTree:
         return at, node
 
     def device_part(self, node: Node) -> Node:
-        """Return the node with which the part of a prefix ends that is on the device: here all of it."""
+        """Return the node at which the part of a prefix on the device ends: here, the node itself."""
         return node
 
     def lock(self, node: Node) -> int:
-        """Hold a prefix: nothing of it is evicted; return from which token on that is so."""
+        """Lock a prefix so that none of it is evicted; return the token from which the lock applies."""
         newly = 0
         while (parent := node.parent) is not None:
             if not node.lock_ref:
@@ -206,7 +206,7 @@ class RadixTree:
         return 0
 
     def unlock(self, node: Node, begin: int = 0) -> None:
-        """Hold a prefix no longer; ``begin`` is what ``lock`` returned."""
+        """Unlock a prefix; ``begin`` is the value that ``lock`` returned."""
         gone = 0
         while (parent := node.parent) is not None:
             node.lock_ref = locks = node.lock_ref - 1
@@ -227,7 +227,7 @@ class RadixTree:
         return tokens
 
     def held_alone(self, ends: Iterable[Node]) -> int:
-        """Return the tokens that only those hold whose prefixes end with these nodes, one for each."""
+        """Return the tokens held only by the sequences whose prefixes end at these nodes, one per node."""
         locks: dict[Node, int] = {}
         for node in ends:
             while node.parent is not None:
@@ -236,7 +236,7 @@ class RadixTree:
         return sum([node.tokens for node, count in locks.items() if count == node.lock_ref])
 
     def evict(self, tokens: int) -> int:
-        """Evict whole leaves until so many tokens are gone, or none is left; return how many are."""
+        """Evict whole leaves until ``tokens`` tokens are evicted or no leaf is left; return how many were."""
         gone, order = 0, self._order
         while gone < tokens and (node := order.pop()) is not None:
             gone += node.end - node.start
@@ -245,7 +245,7 @@ class RadixTree:
         return gone
 
     def _walk(self, content: Text, end: int) -> Node:
-        """Return the node with which the longest prefix ends that is in the tree, splitting it off."""
+        """Return the node at which the longest prefix in the tree ends, splitting a node if necessary."""
         first, node, at = self.page + self.behind, self.root, 0
         while at < end:
             child = node.children.get(content.key_at(at + first))
@@ -258,7 +258,7 @@ class RadixTree:
         return node
 
     def _touch(self, node: Node) -> None:
-        """Touch a node that was found, and those above it, each a hair before the one below."""
+        """Touch a matched node and its ancestors, each slightly earlier than the one below."""
         self.touches += 1.0
         used = self.touches
         while True:
@@ -270,7 +270,7 @@ class RadixTree:
             node = parent
 
     def _remove(self, leaf: Node) -> None:
-        """Take a leaf out."""
+        """Remove a leaf from the tree."""
         parent = leaf.parent
         assert parent is not None
         del parent.children[leaf.key]
@@ -283,14 +283,14 @@ class RadixTree:
         return self.touches
 
     def _same(self, content: Text, child: Node, tokens: int) -> int:
-        """Return up to where a content is the same as a child, of which it has the first page."""
+        """Return the token up to which a content matches a child whose first page it shares."""
         most = child.end if child.end < tokens else tokens
         if child.content is content:
             return most
         return self.whole_pages(content.common_tokens(child.content, most + self.behind))
 
     def _split(self, node: Node, at: int) -> Node:
-        """Split a node; return the upper part. The lower one is touched after it, and stays what it is."""
+        """Split a node; return the new upper part. The lower one is touched last and keeps its identity."""
         parent = node.parent
         assert parent is not None
         upper = self.kind(node.content, node.start, at, parent, self._tick())
@@ -305,7 +305,7 @@ class RadixTree:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class _Nothing:
-    """The content of the root."""
+    """The root's empty content."""
 
     def key_at(self, tokens: int) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""The radix tree of SGLang where some layers attend to a window: which prefixes have their window's KV, too.
+"""SGLang's radix tree for models with sliding windows: which prefixes also have their window's KV.
 
 Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree core behind it.
 """
@@ -14,12 +14,12 @@ from pagesim.kvcache.radix.tree import Node, RadixTree, Text
 
 
 class WindowNode(Node):
-    """A node whose KV of layers with a window is on the device, too, or not; then it is a tombstone.
+    """A node that may also have the window layers' KV on the device; without it, it is a tombstone.
 
     Attributes:
         is_live: whether it has window slots.
-        window_lock_ref: sequences that hold them, or would if it had any.
-        newer, older: its neighbours in the order in which window slots are evicted; of live nodes.
+        window_lock_ref: number of sequences that hold its window slots, or would if it had any.
+        newer, older: neighbours in the eviction order of window slots, for live nodes.
     """
 
     __slots__ = ("is_live", "newer", "older", "window_lock_ref")
@@ -34,23 +34,22 @@ class WindowNode(Node):
 
 
 class WindowedTree(RadixTree):
-    """A tree over two pools: every node has full slots, a live one window slots as well.
+    """A tree over two pools: every node has full slots, and live nodes have window slots as well.
 
-    A prefix is found as far as it ends with live nodes over a whole window, or with live nodes only. Window
-    slots are evicted in an order of their own, in which only three things move a node: it is found or
-    inserted, it becomes live, it is split.
+    A prefix is a hit if live nodes cover its last window, or all of it. Window slots have their own eviction
+    order. A node moves in it only when it is matched or inserted, when it becomes live, and when it is split.
 
     Args:
-        page: tokens of a page.
-        window: tokens that a layer with a window attends to.
-        policy: which leaf is evicted first where full slots are short.
+        page: tokens per page.
+        window: tokens of the window.
+        policy: which leaf is evicted first when full slots are short.
 
     Attributes:
-        window: tokens that a layer with a window attends to.
-        span: tokens of the pages that a window takes.
+        window: tokens of the window.
+        span: tokens of the pages that a window occupies.
         window_evictable: tokens of live nodes whose window slots no sequence holds.
         window_protected: tokens of all other live nodes.
-        reached: tokens of the last look-up that have full slots, found or not.
+        reached: tokens of the last look-up that have full slots, whether or not they were a hit.
     """
 
     __slots__ = ("reached", "span", "window", "window_evictable", "window_protected")
@@ -71,9 +70,9 @@ class WindowedTree(RadixTree):
         return self.window_evictable + self.window_protected
 
     def match(self, content: Text, tokens: int) -> WindowNode:
-        """Return the node with which the longest prefix ends that can go on: it has a window's slots, too.
+        """Return the node at which the longest prefix that also has its window slots ends.
 
-        Only what is found is touched; ``reached`` is up to where there are full slots.
+        Only the matched nodes are touched. ``reached`` is set to the tokens that have full slots.
         """
         self.reached = 0
         end = tokens - tokens % self.page
@@ -87,24 +86,24 @@ class WindowedTree(RadixTree):
         return node
 
     def add(self, content: Text, tokens: int, seen: int, own: int) -> tuple[int, Node]:
-        """Insert some first tokens as ``insert`` does, and what the sequence has of their window slots.
+        """Insert a prefix as ``insert`` does, together with the window slots that the sequence owns.
 
         Args:
-            content: what the sequence's tokens are.
-            tokens: whole pages.
-            seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
-            own: the first token whose window slot is the sequence's own; those behind it are, too. They
-                become the slots of nodes that have none.
+            content: content of the sequence.
+            tokens: length of the prefix in tokens, whole pages.
+            seen: tokens of this sequence that were inserted before; nodes up to there count no new hit.
+            own: first token from which on the sequence owns the window slots. They become the slots of nodes
+                that have none.
 
         Returns:
-            The tokens that were there already, and the node with which the others end.
+            The tokens that were in the tree already, and the node at which the prefix ends.
         """
         there, node = self.insert(content, tokens, seen, partial(self._supply, own))
         self._renew(_windowed(node))
         return there, node
 
     def lock(self, node: Node) -> int:
-        """Hold a prefix, and the window slots with which it ends, whole nodes; return where those begin."""
+        """Lock a prefix and, in whole nodes, the window slots at its end; return where these begin."""
         super().lock(node)
         begin = node.start
         for held in self._ending(node, self.window):
@@ -116,7 +115,7 @@ class WindowedTree(RadixTree):
         return begin
 
     def unlock(self, node: Node, begin: int = 0) -> None:
-        """Hold no longer what ``lock`` held; nodes may have been split since."""
+        """Undo ``lock``; nodes may have been split since."""
         held = _windowed(node)
         while held.end > begin and (parent := held.parent) is not None:
             held.window_lock_ref -= 1
@@ -127,17 +126,17 @@ class WindowedTree(RadixTree):
         super().unlock(node)
 
     def unlocked_window(self, node: Node) -> int:
-        """Return the tokens of window slots that ``lock`` would be the first to hold."""
+        """Return the tokens of window slots that ``lock`` would newly protect."""
         nodes = self._ending(node, self.window)
         return sum([each.tokens for each in nodes if each.is_live and not each.window_lock_ref])
 
     def evict_windows(self, tokens: int) -> int:
-        """Evict window slots until so many are gone, or none is left that no sequence holds.
+        """Evict window slots until ``tokens`` are evicted or all that remain are locked.
 
-        A leaf that no sequence holds is evicted whole; another node becomes a tombstone.
+        An unlocked leaf is evicted as a whole; any other node becomes a tombstone.
 
         Returns:
-            The tokens whose full slots are gone, too.
+            The tokens whose full slots were evicted, too.
         """
         enough, gone = self.window_tokens - tokens, 0
         node = self.root.newer
@@ -154,7 +153,7 @@ class WindowedTree(RadixTree):
         return gone
 
     def by_recency(self) -> Iterator[WindowNode]:
-        """Yield the live nodes, that first which is evicted last."""
+        """Yield the live nodes in reverse eviction order."""
         node = self.root.older
         while node is not self.root:
             yield node
@@ -163,7 +162,7 @@ class WindowedTree(RadixTree):
     # Inside
 
     def _usable(self, node: WindowNode) -> WindowNode:
-        """Return the last node down to one that live nodes end with, over a whole window or from the root."""
+        """Return the deepest node on the path whose last window, or whole prefix, live nodes cover."""
         last, covered, each = node, 0, node
         while (parent := each.parent) is not None:
             if each.is_live:
@@ -176,7 +175,7 @@ class WindowedTree(RadixTree):
         return last
 
     def _ending(self, node: Node, tokens: int) -> list[WindowNode]:
-        """Return the nodes with which a prefix ends, the last one first, as far as so many tokens reach."""
+        """Return the nodes that contain the last ``tokens`` tokens of a prefix, the last node first."""
         found, covered, each = [], 0, _windowed(node)
         while covered < tokens and (parent := each.parent) is not None:
             found.append(each)
@@ -185,7 +184,7 @@ class WindowedTree(RadixTree):
         return found
 
     def _renew(self, node: WindowNode) -> None:
-        """Make a node the newest, those above it the next, as far as a window and a page reach."""
+        """Make a node the newest and its ancestors the next newest, as far as a window plus a page reach."""
         newer = self.root
         for each in self._ending(node, self.window + self.page):
             if each.is_live:
@@ -194,14 +193,14 @@ class WindowedTree(RadixTree):
                 newer = each
 
     def _supply(self, own: int, node: Node, is_new: bool) -> None:
-        """Make a tombstone live as far as a sequence has its window slots, from the token ``own`` on."""
+        """Make the part of a tombstone live whose window slots a sequence owns, from token ``own`` on."""
         lower = _windowed(node)
         if lower.is_live or own >= lower.end:
             return
         if own > lower.start:
             self._split(lower, own)
         if is_new and lower.tokens > self.span:
-            # A sequence that holds the leaf then holds a window of it only.
+            # A sequence that locks the leaf then locks only a window of it.
             self._revive(self._split(lower, lower.end - self.span))
         self._revive(lower)
 
@@ -238,7 +237,7 @@ def _windowed(node: Node) -> WindowNode:
     return node
 
 
-# A ring: the root, which is never live, stands between the newest node and the oldest one.
+# A ring: the root, which is never live, links the newest node to the oldest one.
 
 
 def _put_behind(newer: WindowNode, node: WindowNode) -> None:

@@ -1,4 +1,4 @@
-"""Memory of two pools over one radix tree, as SGLang has it for models of which some layers have a window."""
+"""The block manager with two pools and one radix tree, as in SGLang for models with sliding windows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class WindowPool(NamedTuple):
-    """The second pool, of layers that attend to a window.
+    """The second pool, of the layers with a sliding window.
 
     Attributes:
-        window: tokens.
-        num_blocks: its pages, as many tokens each as one of the first pool.
+        window: tokens of the window.
+        num_blocks: pages of the pool, each with as many tokens as one of the first pool.
     """
 
     window: int
@@ -25,12 +25,12 @@ class WindowPool(NamedTuple):
 
 
 class WindowPlace(Place):
-    """What `WindowedRadixManager` keeps with a request beside what `RadixManager` does.
+    """What `WindowedRadixManager` keeps with a request, in addition to `RadixManager`.
 
     Attributes:
-        gone: tokens whose window slots it gave back.
-        branch: up to where its first tokens have full slots in the tree, where fewer were found; else 0.
-        parts: in how many iterations its prompt has run.
+        gone: leading tokens whose window slots it has freed.
+        branch: leading tokens with full slots in the tree, if these are more than the hit; else 0.
+        parts: number of iterations in which its prompt has run.
     """
 
     __slots__ = ("branch", "gone", "parts")
@@ -43,18 +43,18 @@ class WindowPlace(Place):
 
 
 class WindowedRadixManager(RadixManager):
-    """A `RadixManager` of two pools: of layers that attend to all, and of those with a window.
+    """A `RadixManager` with two pools: one of full-attention layers, one of layers with a window.
 
-    What is taken is taken of both pools, page by page. Of the second one a request gives back what left its
-    window (``slide``), and the tree may have lost what it has in the first one. Blocks, free, held and
-    cached, are those of the first pool; they can be taken only where the second one has as many.
+    Pages are always allocated from both pools. In the second, a request frees what has left its window
+    (``slide``), and the tree may have evicted what it still has in the first. All counts of blocks are those
+    of the first pool. Blocks can be allocated only if the second pool has as many.
 
     Args:
-        num_pages: of the first pool.
-        page_size: tokens a page.
+        num_pages: pages of the first pool.
+        page_size: tokens per page.
         windows: the second pool.
         policy: which leaf is evicted first.
-        caches: whether requests have contents.
+        caches: whether requests have contents to cache.
 
     Attributes:
         windows: the second pool, of the layers with a window.
@@ -77,10 +77,10 @@ class WindowedRadixManager(RadixManager):
         super().__init__(num_pages, page_size, policy=policy)
         self.tree = WindowedTree(page_size, windows.window, policy)
         self.windows = windows
-        # Available pages that the first pool has more of: what is taken is taken of both.
+        # How many more available pages the first pool has; allocations take from both.
         self._ahead = num_pages - windows.num_blocks
         self._kept = self.tree.span if caches else windows.window
-        self._reached = 0  # how much of what was looked up last has full slots
+        self._reached = 0  # tokens of the last look-up that have full slots
 
     # Questions
 
@@ -116,7 +116,7 @@ class WindowedRadixManager(RadixManager):
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         steps = super().steps_that_fit(steps, spare)
-        # Window slots that the tree has are not evicted for this: it may be fewer steps than fit.
+        # The second pool must have room, too; its free pages include those that the tree can evict.
         return super().steps_that_fit(steps, self.free_blocks - self.free_window_blocks) if steps else 0
 
     # Changes
@@ -140,7 +140,7 @@ class WindowedRadixManager(RadixManager):
         return super().try_allocate_step(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
 
     def slide(self, request: SequenceGroup, computed: int) -> None:
-        """Give window slots of a request back that no token after so many attends to, where it has some."""
+        """Free a request's window slots that no token after the first ``computed`` attends to."""
         place: WindowPlace = request.block_state
         if computed - self.windows.window < place.gone + 1:
             return
@@ -150,10 +150,10 @@ class WindowedRadixManager(RadixManager):
         self._ahead -= (gone - first) // page
 
     def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
-        """Insert the first tokens of a request into the tree, and give back what left its window.
+        """Insert the leading tokens of a request into the tree, and free what has left its window.
 
-        Where more of its prompt had full slots in the tree than was found, only that much is inserted: the
-        window slots with which that ends would be lost otherwise.
+        If more of its prompt had full slots in the tree than matched, only that much is inserted: otherwise
+        the window slots at the end of that part would be lost.
         """
         place: WindowPlace = request.block_state
         branches = place.protected < place.branch <= tokens
@@ -172,10 +172,10 @@ class WindowedRadixManager(RadixManager):
         super().drop(request)
 
     def make_available(self, pages: int) -> int:
-        """Evict until so many pages are available in both pools, or nothing is left to evict.
+        """Evict until ``pages`` pages are available in both pools, or nothing evictable is left.
 
         Returns:
-            How many are available in both.
+            The pages available in both.
         """
         tree, page = self.tree, self.block_size
         if pages > self.available_blocks:
@@ -220,7 +220,7 @@ class WindowedRadixManager(RadixManager):
         tree, own = self.tree, max(place.protected, place.gone)
         live = tree.window_tokens
         there, node = tree.add(request.content, end, place.seen, own)
-        # What it has no longer is the tree's now, or available where the tree had it.
+        # Pages that it no longer owns now belong to the tree, or are available if the tree had them.
         available = max(end, own) - own - (tree.window_tokens - live)
         self._ahead += (there - place.protected - available) // self.block_size
         return there, node

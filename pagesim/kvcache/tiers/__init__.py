@@ -1,4 +1,4 @@
-"""Tiers: memory beside the device's, in which chunks of KV are kept after their blocks were given back."""
+"""Tiers: memory behind the device's that keeps chunks of KV after their blocks have been freed."""
 
 from __future__ import annotations
 

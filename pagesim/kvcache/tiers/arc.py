@@ -1,4 +1,4 @@
-"""ARC: chunks that were used by one request, and by several, share the room as the misses of both say."""
+"""ARC: chunks used by one request and chunks used by several share the capacity, adapting to misses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
 class Arc(Eviction):
-    """vLLM's adaptive replacement cache, whose order changes when a request is over.
+    """vLLM's adaptive replacement cache, whose order changes when a request has finished.
 
     Args:
-        capacity: chunks of the tier.
+        capacity: capacity of the tier in chunks.
     """
 
     __slots__ = ("_order",)

@@ -1,4 +1,4 @@
-"""ByPolicy: any eviction policy of a prefix cache as that of a tier."""
+"""ByPolicy: uses any eviction policy of a prefix cache for a tier."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
 class ByPolicy(Eviction):
-    """Tells a policy chunk by chunk what happens, and lets the chunks go that it names.
+    """Reports all events to a policy chunk by chunk, and evicts the chunks that it names.
 
-    A request's first use of a chunk is a hit or a miss, its others are none. Any chunk may go that is ready
-    and that is not being read; a tier does not know which chunks hang on it. All chunks cost the same.
+    Only a request's first use of a chunk counts as a hit or a miss. Any chunk that is ready and not being
+    read may be evicted; a tier does not know which chunks depend on it. All chunks cost the same.
 
     Args:
-        capacity: chunks of the tier.
+        capacity: capacity of the tier in chunks.
         make: makes the policy.
     """
 
@@ -24,10 +24,10 @@ class ByPolicy(Eviction):
 
     def __init__(self, capacity: int, make: Callable[[CacheView], EvictionPolicy]) -> None:
         self._chunks: list[ChunkRun] = []  # by number
-        self._numbers: dict[ChunkRun, int] = {}  # of those that are there or were asked for
+        self._numbers: dict[ChunkRun, int] = {}  # of chunks that are present or were requested
         self._there: set[int] = set()
-        self._gone: set[int] = set()  # given up, which the policy may still name
-        self._asked: list[int] = []  # of the last offer, which must not make room for it
+        self._gone: set[int] = set()  # discarded chunks, which the policy may still name
+        self._asked: list[int] = []  # chunks of the last offer, which must not be evicted for it
         self._depth: list[int] = []
         self._weights: list[float] = []
         self._view = CacheView(capacity, self._depth, self._weights)
@@ -86,7 +86,7 @@ class ByPolicy(Eviction):
             else:
                 chosen.append(number)
         found = len(chosen) == chunks
-        if not found:  # they stay, as the newest
+        if not found:  # the chosen ones stay, as the newest
             for number in chosen:
                 self._policy.insert(number)
             spared += chosen
@@ -102,7 +102,7 @@ class ByPolicy(Eviction):
         return {self._chunks[number] for number in self._there}
 
     def _number(self, each: ChunkRun) -> int:
-        """Return the number of a chunk, by which the policy knows it."""
+        """Return the number that identifies a chunk to the policy."""
         number = self._numbers.get(each)
         if number is None:
             number = self._numbers[each] = len(self._chunks)
@@ -112,13 +112,13 @@ class ByPolicy(Eviction):
         return number
 
     def _first_used(self, use: RequestUse, runs: Sequence[ChunkRun]) -> list[int]:
-        """Return the chunks that a request uses for the first time, and note that it does."""
+        """Return the chunks that a request uses for the first time, and mark them as used."""
         used = use.noted.setdefault("used", set())
         first = [each for each in singles(runs) if each not in used]
         used.update(first)
         return [self._number(each) for each in first]
 
     def _free(self, number: int) -> None:
-        """Let a chunk go from now on, if the policy wants to."""
+        """Allow the policy to evict a chunk from now on."""
         self._view.free.add(number)
         self._policy.freed(number)

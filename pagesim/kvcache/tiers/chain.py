@@ -1,4 +1,4 @@
-"""Tier chain: memory behind the device's, tier behind tier, and how chunks move along it."""
+"""Tier chain: a sequence of tiers behind the device, and how chunks move along it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Tier:
     """A tier of a chain.
 
     Attributes:
-        name: what users call it.
-        store: its chunks.
-        exclusive: it takes what the tier above evicts, and gives up what is kept there; an inclusive one gets
-            a copy of all that is written above.
-        direct: its link ends at the device, beside those of the tiers above; else at the tier above.
+        name: the tier's name for users.
+        store: the tier's chunks.
+        exclusive: whether it receives what the tier above evicts and discards what that one keeps; an
+            inclusive tier gets a copy of everything written above.
+        direct: whether it is linked to the device rather than to the tier above.
     """
 
     name: str
@@ -32,29 +32,29 @@ class Tier:
 
 
 class TierChain:
-    """Tiers behind a device, and which chunks must be copied where.
+    """The tiers behind a device, and the copies of chunks that are due between them.
 
-    The chain takes room for a copy and says that it is to be made (`Move`); what drives the chain carries
-    moves out, each when those that it comes ``after`` are over, and says when it is ``over``.
+    The chain reserves room for a copy and returns a `Move`. Its driver carries out each move once those in
+    its ``after`` have finished, then calls ``over``.
 
-    - *Write-through*: what the device offers goes to the first tier and to the direct ones; what is written
-      to a tier goes on to an inclusive one behind it, if that can make room.
-    - *Demotion*: what a tier evicts goes to an exclusive one behind it, if that can make room. Its place is
-      taken at once, but what is written there comes after the demotion.
-    - *Promotion*: what is loaded from a tier in line passes through those above it, and each that can make
-      room keeps it. An exclusive tier gives up what the one above keeps.
+    - *Write-through*: what the device offers goes to the first tier and to the direct ones. What is written
+      to a tier continues to an inclusive one behind it, if that can make room.
+    - *Demotion*: what a tier evicts goes to an exclusive one behind it, if that can make room. The freed slot
+      is reused at once, but the write to it comes after the demotion.
+    - *Promotion*: what is loaded from a tier that is not direct passes through the tiers above it; each that
+      can make room keeps it. An exclusive tier discards what the one above keeps.
 
-    A chain of one tier is what vLLM 0.33.0 has (its OffloadingConnector with memory of the host).
+    A chain of one tier corresponds to vLLM 0.33.0 (its OffloadingConnector with host memory).
 
     Args:
-        tiers: that next to the device first.
+        tiers: the tiers, the one closest to the device first.
 
     Attributes:
-        moves: those that are not over.
-        traffic: of each tier.
+        moves: moves that have not finished.
+        traffic: traffic of each tier.
 
     Raises:
-        ValueError: the first tier is exclusive, or one that is direct: nothing would lead to it.
+        ValueError: the first tier or a direct one is exclusive: nothing would ever be moved to it.
     """
 
     __slots__ = ("moves", "tiers", "traffic")
@@ -72,36 +72,36 @@ class TierChain:
     # Questions
 
     def places(self, run: ChunkRun) -> list[tuple[ChunkRun, int | None]]:
-        """Cut a run by the nearest tier in which its chunks are ready; None where they are in none."""
+        """Split a run by the nearest tier in which its chunks are ready; None where there is no such tier."""
         return [((run[0], first, end), place) for first, end, place, _ in self._parts(run)]
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
-        """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
+        """Split a run by state: 0 if chunks are ready in any tier, else `WRITING`, or None if in none."""
         return [
             (first, end, (WRITING if writes else None) if place is None else 0)
             for first, end, place, writes in self._parts(run)
         ]
 
     def readers_of(self, segment: int, chunk: int) -> int | None:
-        """Say of one chunk what ``cut`` says."""
+        """Return the state of one chunk, as in ``cut``."""
         return self.cut((segment, chunk, chunk + 1))[0][2]
 
     # Changes
 
     def new_use(self) -> ChainUse:
-        """Return what a request did with the chain before it came: nothing."""
+        """Return the record of a new request, which has not used the chain yet."""
         return ChainUse(len(self.tiers))
 
     def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
-        """Offer chunks that the device has computed to all tiers next to it.
+        """Offer chunks that the device has computed to all tiers that are linked to it.
 
         Args:
-            use: of the request that offers them.
-            runs: of chunks, in the order of its tokens.
+            use: record of the request that offers them.
+            runs: runs of chunks, in token order.
 
         Returns:
-            The moves by which they are written where they are not yet; None where the first tier cannot make
-            room for all of them: they can be offered again.
+            The moves that write chunks to tiers that lack them. None if the first tier cannot make room for
+            all of its chunks: they can be offered again.
         """
         found: list[Move] = []
         for place in range(len(self.tiers)):
@@ -118,10 +118,10 @@ class TierChain:
         return found
 
     def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move]:
-        """Begin to load chunks to the device, each from the nearest tier in which it is ready.
+        """Start loading chunks to the device, each from the nearest tier in which it is ready.
 
         Raises:
-            KeyError: one is ready in no tier.
+            KeyError: a chunk is not ready in any tier.
         """
         by_place: dict[int, list[ChunkRun]] = {}
         for run in runs:
@@ -135,7 +135,7 @@ class TierChain:
         return [move for place in sorted(by_place) for move in self._raise(use, by_place[place], place, True)]
 
     def over(self, move: Move) -> list[Move]:
-        """Say that a move has been carried out, and return those that follow from it."""
+        """Finish a move that has been carried out, and return the moves that follow from it."""
         if any(each in self.moves for each in move.after):
             raise ValueError(f"{move} is over before what it comes after")
         del self.moves[move]
@@ -157,18 +157,18 @@ class TierChain:
         return found
 
     def finish(self, use: ChainUse) -> None:
-        """Say that a request is over."""
+        """End a request that has finished."""
         for tier, each in zip(self.tiers, use.of, strict=True):
             tier.store.finish(each)
 
     # Inside
 
     def _parts(self, run: ChunkRun, place: int = 0) -> list[tuple[int, int, int | None, bool]]:
-        """Cut a run by the nearest tier, from a place in the chain on, in which its chunks are ready.
+        """Split a run by the nearest tier, at index ``place`` or behind, in which its chunks are ready.
 
         Returns:
-            Of each part the first chunk, that behind the last, the place, None where they are ready in none,
-            and whether they are being written to a tier that is nearer, or to any.
+            For each part: the first chunk, the end, the tier's index or None if the chunks are ready in none,
+            and whether they are being written to a nearer tier (to any tier, if None).
         """
         if place == len(self.tiers):
             return [(run[1], run[2], None, False)]
@@ -192,14 +192,14 @@ class TierChain:
                 traffic.promoted += chunks
             elif move.reads or move.source == DEVICE:
                 traffic.stored += chunks
-            else:  # what is read there is gone already
+            else:  # a demotion: the source has already evicted the chunks
                 traffic.demoted += chunks
         return move
 
     def _make_room(
         self, place: int, use: ChainUse, runs: Sequence[ChunkRun]
     ) -> tuple[list[ChunkRun], list[Move]] | None:
-        """Offer chunks to a tier; return those to be written and the demotions before, or None."""
+        """Offer chunks to a tier; return those to write and the demotions due before, or None if too full."""
         store = self.tiers[place].store
         missing = store.offer(use.of[place], runs)
         if missing is None:
@@ -207,7 +207,7 @@ class TierChain:
         return missing, self._demote(place, store.victims)
 
     def _demote(self, place: int, victims: Sequence[ChunkRun]) -> list[Move]:
-        """Move what a tier has evicted to an exclusive one behind it, as far as that can make room."""
+        """Demote what a tier has evicted to an exclusive one behind it, as far as that can make room."""
         below = place + 1
         if not victims or not self._is_exclusive(below):
             return []
@@ -224,7 +224,7 @@ class TierChain:
         return found
 
     def _raise(self, use: ChainUse, runs: Sequence[ChunkRun], place: int, reads: bool) -> list[Move]:
-        """Move chunks from a tier towards the device, by one link."""
+        """Move chunks from a tier one link closer to the device."""
         above = self._above(place)
         if above == DEVICE:
             return [self._begin(Move(use, runs, place, DEVICE, reads=reads, loads=True))]
@@ -240,7 +240,7 @@ class TierChain:
         return found
 
     def _write_through(self, use: ChainUse, runs: Sequence[ChunkRun], place: int) -> list[Move]:
-        """Move what was written to a tier on to an inclusive one behind it, if that can make room."""
+        """Copy what was written to a tier to an inclusive one behind it, if that can make room."""
         below = place + 1
         if below == len(self.tiers) or self.tiers[below].exclusive or self.tiers[below].direct:
             return []
@@ -257,7 +257,7 @@ class TierChain:
         ]
 
     def _give_up(self, place: int, runs: Sequence[ChunkRun]) -> None:
-        """Let an exclusive tier give up chunks that the tier above has, but those that are read there."""
+        """Make an exclusive tier discard unpinned chunks that are ready in the tier above."""
         if self._is_exclusive(place):
             above = self.tiers[place - 1].store
             self.tiers[place].store.give_up([part for run in runs for part in above.ready(run)])
@@ -266,7 +266,7 @@ class TierChain:
         return place < len(self.tiers) and self.tiers[place].exclusive
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless moves under way are what writes and reads chunks, and nothing else."""
+        """Raise AssertionError unless the pending moves account for all writes and pins of chunks."""
         for place, tier in enumerate(self.tiers):
             tier.store.check_integrity()
             written = Counter(

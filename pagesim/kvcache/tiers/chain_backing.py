@@ -1,4 +1,4 @@
-"""A chain as a backing: what a connector stores and loads, tier behind tier."""
+"""A tier chain as a connector's backing: stores chunks from the device and loads them back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 class Copy(NamedTuple):
-    """A copy of chunks between the device and what backs it; it ends as a whole.
+    """A copy of chunks between the device and its backing; it finishes as a whole.
 
     Attributes:
-        runs: of the chunks, in token order.
-        is_store: whether it reads the device; else it writes to it.
-        moves: those by which it is under way; what carries them out puts those that follow in their place,
-            until all of them end at the device.
+        runs: runs of the chunks, in token order.
+        is_store: whether it reads from the device rather than writing to it.
+        moves: current moves of the copy. Whoever carries them out replaces them by those that follow, until
+            all of them end at the device.
     """
 
     runs: Sequence[ChunkRun]
@@ -29,17 +29,17 @@ class Copy(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """Number of chunks."""
         return count(self.runs)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChainBacking:
-    """Takes chunks from a device into a chain of tiers, and gives them back.
+    """Stores chunks from a device in a chain of tiers, and loads them back.
 
-    A copy of the device is over when all its moves to or from the device are. What moves from tier to tier
-    for it, or follows from it, is handed over by ``take_moves``, and the chain is told of these when they are
-    over, whether or not a scheduler looks.
+    A copy has finished when all its moves to or from the device have. ``take_moves`` returns the moves from
+    tier to tier that it needs or causes. The chain is notified when these finish, independently of the
+    scheduler.
 
     Args:
         chain: the tiers, from the fastest to the slowest.
@@ -53,12 +53,12 @@ class ChainBacking:
 
     @property
     def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
-        """The name and the chunks of each tier, that next to the device first."""
+        """The name and the chunks of each tier, starting with the one closest to the device."""
         return [(tier.name, tier.store) for tier in self.chain.tiers]
 
     @property
     def moves_on(self) -> bool:
-        """Whether chunks move from tier to tier, of which no copy of the device says when that is over."""
+        """Whether any moves are pending in a chain of several tiers; copies do not report all of them."""
         return len(self.chain.tiers) > 1 and bool(self.chain.moves)
 
     def places(self, runs: Sequence[ChunkRun]) -> list[int]:
@@ -71,15 +71,15 @@ class ChainBacking:
         return counts
 
     def near(self) -> Sequence[int]:
-        """Return the places of the tiers that are linked to the device, the first of them first."""
+        """Return the indices of the tiers that are linked to the device, in ascending order."""
         return [place for place, tier in enumerate(self.chain.tiers) if place == 0 or tier.direct]
 
     def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy | None:
-        """Offer chunks of the device; return the copy of those that are to be written.
+        """Offer chunks of the device to the chain.
 
         Returns:
-            It has no chunks where all are there already; None where there is no room, and they can be offered
-            again.
+            The copy of the chunks to write, without chunks if all are stored already. None if there is no
+            room; they can be offered again.
         """
         found = self.chain.offer(use, runs)
         if found is None:
@@ -92,17 +92,17 @@ class ChainBacking:
         return Copy([part for run in runs for part in wanted.there(run)], True, own)
 
     def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy:
-        """Begin to load chunks that are there and not being written."""
+        """Start loading chunks that are stored and not being written."""
         found = self.chain.load(use, runs)
         self._begun += [move for move in found if not move.loads]
         return Copy(runs, False, [move for move in found if move.loads])
 
     def over(self, copy: Copy) -> None:
-        """Say that a copy has been carried out."""
+        """Finish a copy that has been carried out."""
         for move in copy.moves:
             self._begun += self.chain.over(move)
 
     def take_moves(self) -> list[Move]:
-        """Hand over the moves from tier to tier that have begun since the last call, in their order."""
+        """Return and clear the moves from tier to tier that began since the last call, in order."""
         moves, self._begun = self._begun, []
         return moves

@@ -1,4 +1,4 @@
-"""Chunk runs: how chunks of KV are named, so that many in a row are handled as one."""
+"""Chunk runs: names for chunks of KV that allow consecutive ones to be handled together."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from operator import itemgetter
 from typing import Final
 
 ChunkRun = tuple[int, int, int]
-"""Chunks in a row of one segment: the `segment`, the number of the first, and that behind the last. Chunks
-are numbered from the first of the sequence, not of the segment."""
+"""Consecutive chunks of one segment: the `segment`, the number of the first, and the end (exclusive). Chunks
+are numbered from the start of the sequence, not of the segment."""
 
 _GROUPS: Final = 8
 _SIZES: Final = 32
 NAMED: Final = _GROUPS + _SIZES
-"""A segment is its name, shifted by so many bits, and the segment of name 0."""
+"""Bits by which a segment's name is shifted; the bits below are those of the segment with name 0."""
 
 END = itemgetter(2)
-"""Returns the number of the chunk behind a run."""
+"""Returns the end of a run (exclusive)."""
 
 
 def segment(name: int, tokens: int, group: int = 0) -> int:
-    """Name the chunks of a part of a sequence.
+    """Return the segment that identifies the chunks of a part of a sequence.
 
     Args:
-        name: of the content: equal exactly where all tokens up to the end of a chunk are (`runs.Segments`).
-        tokens: a chunk.
-        group: the KV group.
+        name: name of the content: equal exactly if all tokens up to the end of a chunk are (`runs.Segments`).
+        tokens: tokens per chunk.
+        group: index of the KV group.
     """
     return (name << _GROUPS | group) << _SIZES | tokens
 
@@ -38,7 +38,7 @@ def group_of(run: ChunkRun) -> int:
 
 
 def count(runs: Iterable[ChunkRun]) -> int:
-    """Return how many chunks there are in runs."""
+    """Return the number of chunks in runs."""
     found = 0
     for _, first, end in runs:
         found += end - first
@@ -46,7 +46,7 @@ def count(runs: Iterable[ChunkRun]) -> int:
 
 
 def within(runs: Sequence[ChunkRun], first: int, end: int) -> list[ChunkRun]:
-    """Return the parts, none of them empty, of runs in order with these numbers, the last not included."""
+    """Return the non-empty parts of ordered runs with chunk numbers in ``[first, end)``."""
     if first >= end:
         return []
     place = bisect_right(runs, first, key=END)
@@ -66,12 +66,12 @@ def within(runs: Sequence[ChunkRun], first: int, end: int) -> list[ChunkRun]:
 
 
 def singles(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
-    """Return runs chunk by chunk, each a run of its own."""
+    """Return the chunks of runs, each as a run of its own."""
     return [(segment, place, place + 1) for segment, first, end in runs for place in range(first, end)]
 
 
 def joined(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
-    """Return runs in their order, those that go on from the one before as one with it."""
+    """Return runs in their order, merging each run that continues the previous one."""
     found: list[ChunkRun] = []
     for run in runs:
         if found and found[-1][0] == run[0] and found[-1][2] == run[1]:
@@ -82,13 +82,13 @@ def joined(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
 
 
 def tail_first(runs: Iterable[ChunkRun], *, last_group_first: bool = False) -> Iterator[ChunkRun]:
-    """Yield chunks in the order of their ends, those with the most tokens before them first.
+    """Yield chunks by descending end in tokens, as runs that are to be read from their end.
 
-    Each run that is yielded is to be read from its end. Chunks that end with the same token come by group.
+    Chunks that end at the same token are ordered by group.
 
     Args:
-        runs: no chunk is in two of them.
-        last_group_first: whether the last of the groups comes first; else the first.
+        runs: disjoint runs.
+        last_group_first: whether the last group comes first instead of the first one.
     """
     sign = -1 if last_group_first else 1
     heap = []
@@ -103,8 +103,8 @@ def tail_first(runs: Iterable[ChunkRun], *, last_group_first: bool = False) -> I
             return
         segment, first, end = run
         tokens = segment & ((1 << _SIZES) - 1)
-        ahead = min(heap[1:3])  # of the others
-        # Where this run's chunks end with as many tokens as the next one's, the group says which comes first.
+        ahead = min(heap[1:3])  # the first of the others
+        # If a chunk of this run ends at the same token as the next run, the group decides which comes first.
         least = -ahead[0] // tokens if (group, name) > ahead[1:3] else (-ahead[0] - 1) // tokens
         if least <= first:
             heappop(heap)

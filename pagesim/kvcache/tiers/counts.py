@@ -1,4 +1,4 @@
-"""Counts of a tier: where its capacity is, chunk by chunk."""
+"""Counts of a tier: how its capacity is divided, in chunks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.setup.compiled import mypyc_attr
 
 ENTRIES = ("pending", "pinned", "duplicate", "kept", "free")
-"""Of each tier, in chunks: being written; read by a load or a copy on to another tier; of what is neither,
-what the device holds as well, and what it does not; and room."""
+"""Counts of a tier in chunks: being written; read by a load or by a copy to another tier; neither, and also
+held by the device; neither, and not held by the device; and free."""
 
 UNLIMITED: Final = (1 << 62) - 1
 """The capacity in chunks of a tier without a limit."""
@@ -19,16 +19,16 @@ UNLIMITED: Final = (1 << 62) - 1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TierCounts:
-    """What a tier has, as it is when it is asked; the entries sum to its capacity.
+    """The current content of a tier; the entries sum to its capacity.
 
     Args:
-        name: what users call the tier.
-        store: its chunks.
-        on_device: returns the chunks that the device holds, or can find among its free blocks, each once.
+        name: the tier's name for users.
+        store: the tier's chunks.
+        on_device: returns the chunks that the device holds or has cached in its free blocks, each once.
 
     Attributes:
-        name: what users call the tier.
-        store: its chunks.
+        name: the tier's name for users.
+        store: the tier's chunks.
     """
 
     __slots__ = ("_on_device", "name", "store")

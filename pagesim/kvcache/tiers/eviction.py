@@ -1,4 +1,4 @@
-"""Eviction: which chunk of a tier goes when room is needed for others."""
+"""Eviction: which chunk of a tier is evicted when room is needed for others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.setup.compiled import mypyc_attr
 
 MayGo = Callable[[ChunkRun], list[ChunkRun]]
-"""Returns the parts of a run that may go, in its order."""
+"""Returns the evictable parts of a run, in order."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -17,8 +17,8 @@ class RequestUse:
     """What one request did with the chunks of a tier.
 
     Attributes:
-        rank: when it first did anything, where an eviction counts that; 0 for never.
-        noted: what else an eviction notes of it, chunk by chunk.
+        rank: time of its first use of the tier, for evictions that track it; 0 for never.
+        noted: sets of chunks that an eviction records for the request, by name.
     """
 
     __slots__ = ("noted", "rank")
@@ -30,53 +30,53 @@ class RequestUse:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Eviction(ABC):
-    """An order in which chunks go; the store says what happens to them."""
+    """An eviction order of chunks; the store reports what happens to them."""
 
     def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """A request uses chunks that are there; none where all that it offers is missing."""
+        """Handle a request's use of present chunks; ``runs`` is empty if all that it offers is missing."""
         return
 
     @abstractmethod
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are about to be written, for a request."""
+        """Handle chunks that are about to be written for a request."""
 
     def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """A request offers chunks that are not there; told before there is room for them."""
+        """Handle missing chunks that a request offers; called before room is made for them."""
         return
 
     def refused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """There is no room for chunks that a request offers; ``missed`` and ``touched`` were told of it."""
+        """Handle offered chunks for which there is no room; called after ``missed`` and ``touched``."""
         return
 
     def reused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """A request reads or offers chunks that are ready."""
+        """Handle ready chunks that a request reads or offers."""
         return
 
     def idle(self, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are ready and not being read: they may go from now on."""
+        """Handle chunks that become evictable, because they are ready and not being read."""
         return
 
     def pinned(self, runs: Sequence[ChunkRun]) -> None:
-        """Chunks may not go from now on, as they are read."""
+        """Handle chunks that can no longer be evicted, because they are being read."""
         return
 
     @abstractmethod
     def forgotten(self, run: ChunkRun) -> None:
-        """Chunks that may go are about to be given up, and not for want of room."""
+        """Handle evictable chunks that are about to be discarded for another reason than lack of room."""
 
     def finished(self, use: RequestUse) -> None:
-        """A request is over."""
+        """Handle the end of a request."""
         return
 
     @abstractmethod
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
-        """Choose so many chunks of those that may go, and forget them.
+        """Choose ``chunks`` evictable chunks and forget them.
 
         Returns:
-            The chunks, those that go first in front, and of each run the last chunk first; None where there
-            are not so many, and none is forgotten.
+            The chunks in eviction order, each run from its last chunk on. None, with none forgotten, if too
+            few chunks are evictable.
         """
 
     @abstractmethod
     def knows(self) -> set[ChunkRun]:
-        """Return the chunks that it has in its order, each a run of its own."""
+        """Return the chunks in the eviction order, each as a run of its own."""

@@ -1,4 +1,4 @@
-"""LRU by request: the chunks of the request that was active longest ago go first, and of those the tail."""
+"""LRU by request: evicts from the tail of the least recently active request's chunks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RecencyClass:
-    """Chunks of one rank: those that one request used, while it lives or when it was over.
+    """The chunks of one rank: those that one request used, either while it runs or at its end.
 
     Attributes:
-        number: ranks with smaller ones go first.
-        chunks: how many there are.
-        segments: in which they are; there may be others of which none is left.
-        lives: whether the request may add others.
-        demoted: of a request that lives, all chunks that it used and that do not have its recency class, as
-            far as they are there.
+        number: rank; chunks with a smaller one are evicted first.
+        chunks: number of chunks.
+        segments: segments of the chunks; some may have no chunks of this rank left.
+        lives: whether the request is still running and may add chunks.
+        demoted: for a running request, chunks that it used but that have another rank or are missing.
     """
 
     __slots__ = ("chunks", "demoted", "lives", "number", "segments")
@@ -36,10 +35,10 @@ class RecencyClass:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LruByRequest(Eviction):
-    """Evicts the tail of the request that was active longest ago.
+    """Evicts the tail of the least recently active request.
 
-    A request's chunks have the rank of its first use of the tier while it lives, and a fresh one when it is
-    over; a chunk of several requests has the greatest of theirs.
+    While a request runs, its chunks have the rank of its first use of the tier. When it has finished, they
+    get a new one. A chunk that several requests used has the greatest of their ranks.
 
     Source: vLLM 0.33.0, v1/kv_offload/cpu/policies/lru.py.
     """
@@ -49,12 +48,12 @@ class LruByRequest(Eviction):
     def __init__(self) -> None:
         self._clock = 0
         self._rank_of: Spans[RecencyClass] = Spans()
-        # By number, in order, since each new one is the greatest. That of a request stays until it is over.
+        # By number, ascending, as each new one is the greatest. A running request's rank always stays.
         self._ranks: OrderedDict[int, RecencyClass] = OrderedDict()
 
     def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
-        if rank.demoted:  # what it used before stays where it is
+        if rank.demoted:  # chunks that it has used before keep their rank
             demoted = of_runs(rank.demoted)
             runs = [part for run in runs for part in demoted.missing(run)]
         for run in runs:
@@ -66,7 +65,7 @@ class LruByRequest(Eviction):
             self._give(run, rank)
 
     def refused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        self._of(use).demoted += runs  # another request may bring them
+        self._of(use).demoted += runs  # another request may store them later
 
     def forgotten(self, run: ChunkRun) -> None:
         for first, end, rank in self._rank_of.cut(run):
@@ -77,7 +76,7 @@ class LruByRequest(Eviction):
     def finished(self, use: RequestUse) -> None:
         rank = self._ranks.pop(use.rank, None)
         if rank is not None:
-            # All that it has is fresh, and with that what others have, or brought, of what the request used.
+            # All chunks that it used get the new rank, including those that have or got other ranks.
             self._clock += 1
             rank.number, rank.lives = self._clock, False
             demoted, rank.demoted = rank.demoted, []
@@ -105,7 +104,7 @@ class LruByRequest(Eviction):
         return set(singles(run for run, _ in self._rank_of))
 
     def _tail_first(self, rank: RecencyClass) -> Iterator[ChunkRun]:
-        """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
+        """Return the chunks of a rank in eviction order, each run from its last chunk on."""
         runs: list[ChunkRun] = []
         for segment in list(rank.segments):
             own = [(segment, first, end) for first, end, other in self._rank_of.of(segment) if other is rank]
@@ -115,7 +114,7 @@ class LruByRequest(Eviction):
         return tail_first(runs, last_group_first=not rank.lives)
 
     def _move(self, run: ChunkRun, rank: RecencyClass) -> None:
-        """Let those chunks of a run that are there have a rank, unless they have a greater one."""
+        """Give the present chunks of a run a rank, unless they have a greater one."""
         for first, end, old in self._rank_of.cut(run):
             if old is None or old is rank:
                 continue
@@ -127,21 +126,21 @@ class LruByRequest(Eviction):
             self._give(part, rank)
 
     def _give(self, run: ChunkRun, rank: RecencyClass) -> None:
-        """Let chunks have a rank that are counted in no other."""
+        """Give a rank to chunks that are not counted in another."""
         rank.chunks += run[2] - run[1]
         rank.segments[run[0]] = None
         self._rank_of.put(run, rank)
 
     def _lose(self, rank: RecencyClass, run: ChunkRun) -> None:
-        """Count chunks out of a rank."""
+        """Remove chunks from the count of a rank."""
         rank.chunks -= run[2] - run[1]
         if rank.lives:
             rank.demoted.append(run)
         elif not rank.chunks:
-            del self._ranks[rank.number]  # else every choice would pass over it
+            del self._ranks[rank.number]  # otherwise every later choice would have to skip it
 
     def _of(self, use: RequestUse) -> RecencyClass:
-        """Return the rank of a request that lives."""
+        """Return the rank of a running request."""
         rank = self._ranks.get(use.rank)
         if rank is None:
             self._clock += 1

@@ -1,4 +1,4 @@
-"""Moves: copies of chunks between the tiers of a chain, or a tier and the device."""
+"""Moves: copies of chunks between two tiers of a chain, or between a tier and the device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.eviction import RequestUse
 
 DEVICE = -1
-"""In place of a tier."""
+"""The device, in place of a tier's index."""
 
 
 class ChainUse:
     """What one request did with a chain.
 
     Attributes:
-        of: with each of its tiers.
+        of: what it did with each tier.
     """
 
     __slots__ = ("of",)
@@ -25,17 +25,17 @@ class ChainUse:
 
 
 class Move:
-    """A copy of chunks that is to be carried out.
+    """A copy of chunks to be carried out.
 
     Attributes:
-        use: of the request for which they move.
-        runs: of chunks, in token order.
-        source, target: places of tiers in the chain, or `DEVICE`.
-        reads: whether the chunks are pinned in the source until it is over; what was evicted there, or only
-            passes through, is not.
-        writes: whether the target keeps the chunks; they only pass through it where it has no room.
-        loads: whether they go on to the device.
-        after: moves that must be over before this one begins: they empty what it writes to.
+        use: record of the request for which the chunks move.
+        runs: runs of chunks, in token order.
+        source, target: indices of tiers in the chain, or `DEVICE`.
+        reads: whether the chunks are pinned in the source until the move has finished. Chunks that were
+            evicted there, or only pass through it, are not.
+        writes: whether the target keeps the chunks; they only pass through a target without room.
+        loads: whether the chunks are on their way to the device.
+        after: moves that must finish before this one starts: they empty the slots that it writes to.
     """
 
     __slots__ = ("after", "loads", "reads", "runs", "source", "target", "use", "writes")
@@ -63,9 +63,9 @@ class Move:
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """Number of chunks."""
         return count(self.runs)
 
     def __repr__(self) -> str:
-        """Say from where to where, and how many chunks."""
+        """Return the number of chunks, the source and the target."""
         return f"Move({self.chunks} chunks, {self.source} -> {self.target})"

@@ -19,13 +19,13 @@ EVICTIONS: Mapping[str, Callable[[int], Eviction]] = MappingProxyType(
         "never": lambda capacity: Never(),
     }
 )
-"""vLLM's own, and none: how each is made for a capacity in chunks."""
+"""Factories of vLLM's own evictions and of ``never``, each called with a capacity in chunks."""
 
 BY_POLICY = {"lru-chunk": "lru", "arc-textbook": "arc"}
-"""Policies of `EVICTION_POLICIES` whose names would be vLLM's own."""
+"""Tier names of the policies in `EVICTION_POLICIES` whose names here mean vLLM's own evictions."""
 
 OWN = {"vllm-arc": "arc"}
-"""Policies of `EVICTION_POLICIES` that a tier has as its own."""
+"""Policies of `EVICTION_POLICIES` that tiers implement themselves, with the name used here."""
 
 
 def tier_name(policy: str) -> str:
@@ -34,10 +34,10 @@ def tier_name(policy: str) -> str:
 
 
 def new_eviction(name: str, capacity: int) -> Eviction:
-    """Return the eviction of that name for a tier of so many chunks: vLLM's own, or a prefix cache's policy.
+    """Return the eviction with this name, vLLM's own or a prefix cache's policy, for ``capacity`` chunks.
 
     Raises:
-        PagesimError: there is none.
+        PagesimError: there is no eviction with this name.
     """
     name = OWN.get(name, name)
     if name in EVICTIONS:

@@ -1,4 +1,4 @@
-"""No eviction: what is in a tier stays there until it is given up, as in a swap space."""
+"""No eviction: chunks stay in a tier until they are discarded, as in a swap space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Never(Eviction):
-    """An eviction that evicts nothing: there is room for a chunk only where one was given up."""
+    """An eviction that evicts nothing: a full tier has room for a chunk only once another is discarded."""
 
     __slots__ = ("_there",)
 

@@ -1,4 +1,4 @@
-"""Spans: a value for each chunk that has one, kept for chunks in a row together."""
+"""Spans: a map from chunks to values that stores consecutive chunks with equal values together."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ V = TypeVar("V")
 
 
 class Spans(Generic[V]):
-    """Maps chunks to values, none of them None; chunks in a row with one value are one span."""
+    """Maps chunks to values other than None; consecutive chunks with equal values form one span."""
 
     __slots__ = ("_of",)
 
     def __init__(self) -> None:
-        self._of: dict[int, list[tuple[int, int, V]]] = {}  # of each segment the spans, in their order
+        self._of: dict[int, list[tuple[int, int, V]]] = {}  # the spans of each segment, in order
 
     def __iter__(self) -> Iterator[tuple[ChunkRun, V]]:
         """Iterate over all spans."""
@@ -25,11 +25,11 @@ class Spans(Generic[V]):
                 yield (segment, first, end), value
 
     def of(self, segment: int) -> list[tuple[int, int, V]]:
-        """Return the spans of a segment, in their order: first chunk, that behind the last, value."""
+        """Return the spans of a segment in order, as (first chunk, end, value)."""
         return self._of.get(segment, [])
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, V | None]]:
-        """Cut a run where the value changes; None where there is none."""
+        """Split a run where the value changes; the value is None where there is none."""
         segment, first, end = run
         found: list[tuple[int, int, V | None]] = []
         for start, stop, value in self._of.get(segment, ()):
@@ -58,11 +58,11 @@ class Spans(Generic[V]):
         return [(run[0], first, end) for first, end, value in self.cut(run) if value is None]
 
     def touches(self, runs: Iterable[ChunkRun]) -> bool:
-        """Say whether any chunk of these has a value."""
+        """Return whether any chunk of these runs has a value."""
         return any(self.there(run) for run in runs)
 
     def put(self, run: ChunkRun, value: V) -> None:
-        """Give all chunks of a run a value, whatever they had before."""
+        """Set the value of all chunks of a run."""
         segment, first, end = run
         before: list[tuple[int, int, V]] = []
         after: list[tuple[int, int, V]] = []
@@ -82,7 +82,7 @@ class Spans(Generic[V]):
         self._of[segment] = [*before, (first, end, value), *after]
 
     def remove(self, run: ChunkRun) -> None:
-        """Take the values of all chunks of a run away."""
+        """Remove the values of all chunks of a run."""
         segment, first, end = run
         left: list[tuple[int, int, V]] = []
         for start, stop, value in self._of.get(segment, ()):
@@ -97,7 +97,7 @@ class Spans(Generic[V]):
 
 
 def of_runs(runs: Iterable[ChunkRun]) -> Spans[bool]:
-    """Return the set of the chunks of runs."""
+    """Return the chunks of these runs as a set of spans."""
     found: Spans[bool] = Spans()
     for run in runs:
         found.put(run, True)

@@ -1,4 +1,4 @@
-"""Chunk store: which chunks of KV a tier holds, which of them are being written or read, and which may go."""
+"""Chunk store: the chunks of KV in a tier, and which are being written, being read, or evictable."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
 WRITING: Final = -1
-"""In place of a count of readers: the chunk is being written."""
+"""The value in place of a number of readers while a chunk is being written."""
 
 TRACKED: Final = 64_000
-"""vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
+"""vLLM's default for the number of chunks whose offers are counted (``max_tracker_size``)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkStore:
-    """The chunks of one tier, and the readers of each.
+    """The chunks of one tier, and the number of readers of each.
 
-    A chunk is *written* from ``offer`` until ``written``, then *ready*: it can be read, and goes when room is
-    needed for others, unless it is *pinned* by readers.
+    A chunk is being written from ``offer`` until ``written``, and is *ready* from then on. A ready chunk can
+    be read, and is evicted when room is needed for others unless readers *pin* it.
 
     Source: vLLM 0.33.0, v1/kv_offload/cpu/manager.py.
 
     Args:
-        capacity: chunks.
-        eviction: decides which chunk goes; empty.
-        threshold: how often a chunk must be offered before it is taken; 0 and 1 take it at once.
-        tracked: of how many chunks it is known how often they were offered: of those offered last.
+        capacity: capacity in chunks.
+        eviction: empty eviction order that decides which chunk is evicted.
+        threshold: how many times a chunk must be offered to be stored; 0 and 1 store it at the first offer.
+        tracked: number of chunks whose offers are counted: the most recently offered ones.
 
     Attributes:
-        evictable: chunks that are ready and have no reader.
-        evicted: chunks that went since the beginning.
-        used: chunks that it holds, those that are being written included.
-        victims: chunks that went for what was offered last, as `Eviction.choose` returns them.
-        writing: chunks that are being written.
+        evictable: number of ready chunks without readers.
+        evicted: number of chunks evicted so far.
+        used: number of chunks in the store, including those being written.
+        victims: chunks evicted for the last offer, as `Eviction.choose` returns them.
+        writing: number of chunks being written.
     """
 
     __slots__ = (
@@ -57,19 +57,19 @@ class ChunkStore:
         self._eviction = eviction
         self._threshold = threshold
         self._tracked = tracked
-        self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # how often, where there is a threshold
+        self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # offers per chunk, with a threshold
         self._held: Spans[int] = Spans()  # readers of each chunk, or `WRITING`
 
     # Questions
 
     @property
     def pinned(self) -> int:
-        """Chunks that have readers."""
+        """Number of chunks that have readers."""
         return self.used - self.evictable - self.writing
 
     @property
     def free(self) -> int:
-        """Chunks for which there is room without an eviction."""
+        """Number of chunks that fit without an eviction."""
         return self.capacity - self.used
 
     def counts(self) -> tuple[int, int, int]:
@@ -78,14 +78,14 @@ class ChunkStore:
         return writing, used - self.evictable - writing, self.capacity - used
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
-        """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
+        """Split a run by state: the number of readers, `WRITING`, or None for missing chunks."""
         return self._held.cut(run)
 
     def __contains__(self, run: ChunkRun) -> bool:
         return not self._held.missing(run)
 
     def ready(self, run: ChunkRun) -> list[ChunkRun]:
-        """Return the parts of a run that are there and not being written."""
+        """Return the parts of a run that are present and not being written."""
         cut = self.cut(run)
         return [(run[0], first, end) for first, end, readers in cut if readers is not None and readers >= 0]
 
@@ -94,22 +94,22 @@ class ChunkStore:
         return [(run[0], first, end) for first, end, readers in self.cut(run) if readers == 0]
 
     def chunks(self) -> Counter[ChunkRun]:
-        """Return how many readers each of its chunks has, or `WRITING`, one by one."""
+        """Return the number of readers, or `WRITING`, of each chunk."""
         return Counter({each: readers for run, readers in self._held for each in singles([run])})
 
     # Changes
 
     def offer(self, use: RequestUse, runs: Sequence[ChunkRun]) -> list[ChunkRun] | None:
-        """Offer chunks to be written, and evict others for those of them that it does not hold.
+        """Offer chunks to be written, evicting others to make room for the missing ones.
 
-        What it holds already counts as touched.
+        Chunks that are ready already count as touched.
 
         Args:
-            use: of the request that offers them.
-            runs: in the order of its tokens.
+            use: record of the request that offers them.
+            runs: runs of chunks, in token order.
 
         Returns:
-            Those that are to be written now; None where there is no room for all of them, and none is.
+            The chunks to write now. None, with nothing to write, if there is no room for all of them.
         """
         missing = [part for run in runs for part in self._held.missing(run)]
         ready = [part for run in runs for part in self.ready(run)]
@@ -135,7 +135,7 @@ class ChunkStore:
         return missing
 
     def written(self, runs: Sequence[ChunkRun]) -> None:
-        """Say that chunks have been written, all of one offer or of several: they are ready."""
+        """Mark chunks that have been written, from one or more whole offers, as ready."""
         for run in runs:
             self._held.put(run, 0)
         chunks = count(runs)
@@ -144,18 +144,18 @@ class ChunkStore:
         self._eviction.idle(runs)
 
     def pin(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """Let a request read chunks that are ready, until ``unpin``."""
+        """Pin ready chunks that a request reads, until ``unpin``."""
         self._read(runs, 1)
         if runs:
             self._eviction.touched(use, runs)
         self._eviction.reused(use, runs)
 
     def unpin(self, runs: Iterable[ChunkRun]) -> None:
-        """Say that a request has read chunks."""
+        """Unpin chunks that a request has read."""
         self._read(runs, -1)
 
     def give_up(self, runs: Iterable[ChunkRun]) -> None:
-        """Let those of these chunks go that are ready and have no reader."""
+        """Discard those of these chunks that are ready and have no reader."""
         for run in runs:
             for each in self.idle(run):
                 self._eviction.forgotten(each)
@@ -164,15 +164,15 @@ class ChunkStore:
                 self.evictable -= each[2] - each[1]
 
     def finish(self, use: RequestUse) -> None:
-        """Say that a request is over: what it used counts as touched once more, its tail first."""
+        """End a request that has finished; the chunks that it used are touched once more, its tail first."""
         self._eviction.finished(use)
 
     # Inside
 
     def _offered_enough(self, offered: Sequence[ChunkRun], missing: Sequence[ChunkRun]) -> list[ChunkRun]:
-        """Count chunks that are offered; return those of the missing that were offered often enough."""
+        """Count offers of chunks; return the missing chunks that were offered often enough."""
         known = self._offered
-        others = len(known)  # those that may be forgotten: tracked, and not offered now
+        others = len(known)  # tracked chunks that may be forgotten, as they are not offered now
         for each in offered:
             if each in known:
                 known[each] += 1
@@ -201,7 +201,7 @@ class ChunkStore:
                     self._eviction.idle([(run[0], first, end)])
 
     def _make_room(self, lacking: int, spared: Sequence[ChunkRun]) -> bool:
-        """Evict so many chunks, none of the spared; say whether there were as many."""
+        """Evict ``lacking`` chunks, none of the spared ones; return whether there were enough."""
         if lacking > self.evictable:
             return False
         victims = self._eviction.choose(lacking, self._idle_but(spared))
@@ -216,13 +216,13 @@ class ChunkStore:
         return True
 
     def _idle_but(self, spared: Sequence[ChunkRun]) -> MayGo:
-        """Return what says which chunks may go where some are spared."""
+        """Return a function that returns the evictable parts of a run, except the spared chunks."""
         kept = of_runs(spared)
 
         return lambda run: [part for each in self.idle(run) for part in kept.missing(each)]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""
+        """Raise AssertionError unless every chunk is counted once and known to the eviction."""
         chunks = self.chunks()
         assert len(chunks) == self.used <= self.capacity, "more chunks than there is room for, or miscounted"
         assert self.evictable == sum(readers == 0 for readers in chunks.values()), (

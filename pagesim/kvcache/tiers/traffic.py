@@ -1,4 +1,4 @@
-"""Traffic of a tier: what was stored there, loaded from it, and moved up and down a chain."""
+"""Traffic of a tier: chunks stored there, loaded from it, and moved up and down a chain."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """Chunks of one tier since the beginning, each counted when its copy begins.
+    """Chunks moved to and from one tier so far, each counted when its copy starts.
 
     Attributes:
-        stored: written to it from the device, or as a copy of what was written to the tier above.
-        loaded: found in it and loaded to the device.
-        promoted: kept in it on their way up from a tier behind it.
-        demoted: written to it when the tier above evicted them.
+        stored: chunks written to it from the device, or as copies of what was written to the tier above.
+        loaded: chunks found in it and loaded to the device.
+        promoted: chunks kept in it on their way up from a tier behind it.
+        demoted: chunks written to it when the tier above evicted them.
     """
 
     stored: int = 0

@@ -1,4 +1,4 @@
-"""Memory of layer types: pages of each type are as large as its layers need, so they differ in bytes."""
+"""Typed memory: each layer type has pages of the size that its layers need, so page sizes differ."""
 
 from pagesim.kvcache.typed.jenga import JengaManager
 from pagesim.kvcache.typed.pools import PooledManager

@@ -1,4 +1,4 @@
-"""Jenga's memory: small pages for each layer type, in large pages that types take and give back whole."""
+"""Jenga's memory: small pages for each layer type, in large pages that types allocate and free as a whole."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pagesim.kvcache.typed.typed import TypedManager
 
 
 class JengaManager(TypedManager):
-    """A block is a large page, as large as the least common multiple of the pages of all groups.
+    """A block manager whose blocks are large pages: the least common multiple of all groups' page sizes.
 
-    Source: Jenga (arXiv 2503.18292v1), sections 4.1 and 4.3, from the paper and not checked against code. Its
-    cache of prefixes is not here.
+    Source: Jenga (arXiv 2503.18292v1), sections 4.1 and 4.3, from the paper, not checked against code. Its
+    prefix cache is not implemented.
 
     Args:
-        num_blocks: large pages.
-        groups: a KV group for each layer type.
+        num_blocks: number of large pages.
+        groups: one KV group per layer type.
         longest: tokens of the longest sequence.
-        in_flight: tokens that can be scheduled and not be computed yet.
+        in_flight: tokens that can be scheduled but not yet computed.
     """
 
     cuts_blocks = True
@@ -41,7 +41,7 @@ class JengaManager(TypedManager):
         return sum(self.two_level.least_cut(pages))
 
     def blocks_of_all(self, pages: Sequence[int]) -> int:
-        # Each of them may cut a large page before it takes what was cut for another.
+        # Each request may split a large page before it uses small pages split for another.
         return sum(pages)
 
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
@@ -65,7 +65,7 @@ class JengaManager(TypedManager):
         del self._held[request]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every small page is empty or held, and none twice."""
+        """Raise AssertionError unless every small page is either empty or held exactly once."""
         of_holders = self._held.values()
         held = [[page for own in of_holders for page in own[number]] for number in range(len(self.groups))]
         self.two_level.check_integrity(held)

@@ -1,4 +1,4 @@
-"""Pools: memory that is divided among layer types once and for all."""
+"""Pools: memory that is divided statically among layer types."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pagesim.kvcache.typed.typed import TypedManager
 
 
 class PooledManager(TypedManager):
-    """Memory of layer types, each with a pool of pages of its own: what one has free no other can take.
+    """A block manager with a separate page pool per layer type; no type can use another's free pages.
 
     A block is a page of any pool.
 
     Args:
-        sizes: pages of each group's pool.
-        groups: a KV group for each layer type; what a page of each is in bytes matters to accounts alone.
-        capacity_bytes: of all memory, what no page of a pool takes included; that of the pages when left out.
+        sizes: number of pages in each group's pool.
+        groups: one KV group per layer type; page sizes in bytes only matter for accounting.
+        capacity_bytes: bytes of all memory, including what no pool uses; by default, those of the pages.
         longest: tokens of the longest sequence.
-        in_flight: tokens that can be scheduled and not be computed yet.
+        in_flight: tokens that can be scheduled but not yet computed.
 
     Attributes:
-        free: pages of each pool that no request has.
+        free: pages of each pool that no request holds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PooledManager(TypedManager):
         self.free_blocks += pages
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every page is free or held, and none twice."""
+        """Raise AssertionError unless every page is either free or held exactly once."""
         assert min(self.free) >= 0, "a pool has given more pages than it has"
         both = zip(self.free, self.pages, strict=True)
         assert [free + held for free, held in both] == list(self.sizes), "pages are lost, or held twice"
@@ -65,6 +65,6 @@ class PooledManager(TypedManager):
 
 
 def _counted(pages: Sequence[int], free: Sequence[int]) -> int:
-    """Return how many pages are asked for in all; more than all that are free if a pool lacks some."""
+    """Return the total of the requested pages, or more than all free pages if some pool lacks any."""
     lacking = max([wanted - there for wanted, there in zip(pages, free, strict=True)])
     return sum(pages) if lacking <= 0 else sum(free) + lacking

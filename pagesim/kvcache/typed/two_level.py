@@ -1,7 +1,7 @@
-"""Two levels of pages: large pages of one size, each cut into small pages of one type as it is needed.
+"""Two levels of pages: large pages of one size, each split on demand into small pages of one type.
 
 Source: Jenga (arXiv 2503.18292v1), sections 4.1 and 4.3; where the paper leaves something open, a comment
-says what is taken here.
+says what is done here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class _Type:
-    """Small pages of one type, by number: those of a large page follow one another.
+    """The small pages of one type, by number; those of a large page are consecutive.
 
     Attributes:
-        ratio: of them in a large page.
-        used: of each large page that is cut into them, how many are used.
-        empty: those that are not, each with the request that it is kept for; the one empty longest in front.
-        kept: the same by request.
+        ratio: small pages per large page.
+        used: number of used small pages in each large page that is split into this type.
+        empty: empty small pages, each with the request it is kept for; the one empty longest comes first.
+        kept: empty small pages by the request they are kept for.
     """
 
     ratio: int
@@ -41,19 +41,19 @@ class _Type:
 
 
 class TwoLevelPages:
-    """Large pages, and the small pages of several types that they are cut into.
+    """Large pages, and the small pages of several types that they are split into.
 
-    A request takes an empty small page that is kept for it; else it cuts a large page, whose small pages are
-    then kept for it; else it takes any other empty small page of the type. A large page of which no small
-    page is used is whole again.
+    A request first uses an empty small page that is kept for it. Otherwise it splits a large page, whose
+    small pages are then kept for it; failing that, it uses any empty small page of the type. A large page
+    becomes whole again when none of its small pages is used.
 
     Args:
-        large: how many there are.
-        ratios: of each type, the small pages in a large one.
+        large: number of large pages.
+        ratios: small pages per large page, for each type.
 
     Attributes:
-        large: how many large pages there are, cut or whole.
-        whole: large pages that are not cut, in the order in which they are taken.
+        large: number of large pages, split or whole.
+        whole: large pages that are not split, in allocation order.
     """
 
     __slots__ = ("_types", "large", "whole")
@@ -65,29 +65,29 @@ class TwoLevelPages:
 
     @property
     def cut(self) -> int:
-        """How many large pages are cut."""
+        """Number of large pages that are split."""
         return self.large - len(self.whole)
 
     def empty(self, number: int) -> int:
-        """Return how many small pages of a type are empty in large pages that are cut."""
+        """Return the number of empty small pages of a type, in split large pages."""
         return len(self._types[number].empty)
 
     def least_cut(self, pages: Sequence[int]) -> list[int]:
-        """Return of each type the large pages that one request must cut for so many small pages."""
+        """Return the large pages of each type that one request must split to get these small pages."""
         return [
             max(0, -(-(wanted - len(each.empty)) // each.ratio))
             for wanted, each in zip(pages, self._types, strict=True)
         ]
 
     def whole_for(self, pages: Sequence[int]) -> list[int]:
-        """Return of each type the large pages that so many small pages fill."""
+        """Return the large pages of each type that these small pages fill."""
         return [-(-wanted // each.ratio) for wanted, each in zip(pages, self._types, strict=True)]
 
     def take(self, request: Hashable, pages: Sequence[int]) -> list[list[int]]:
-        """Take small pages of each type, of which `least_cut` says that there is room for them.
+        """Allocate small pages of each type; by `least_cut`, there is room for them.
 
-        The paper does not say how types share out few large pages. Here a request cuts as many as its pages
-        would fill, if there are; else no more than it must, so that one type never takes what another needs.
+        The paper does not say how types share scarce large pages. Here a request splits as many as its pages
+        would fill, if there are enough; else only as many as it must, so no type takes what another needs.
         """
         quotas = self.whole_for(pages)
         if sum(quotas) > len(self.whole):
@@ -98,7 +98,7 @@ class TwoLevelPages:
         ]
 
     def give_back(self, number: int, request: Hashable, pages: Sequence[int]) -> None:
-        """Give small pages of a type back, which stay kept for their request while others beside are used."""
+        """Free small pages of a type; they stay kept for their request while their large page is in use."""
         each = self._types[number]
         for page in pages:
             large = page // each.ratio
@@ -125,14 +125,14 @@ class TwoLevelPages:
                 for page in range(large * each.ratio, (large + 1) * each.ratio):
                     each.keep(page, request)
                 own = each.kept[request]
-            # Any will do, says the paper; here the one that has been empty longest.
+            # The paper allows any page; here it is the one that has been empty longest.
             page = next(iter(own or each.empty))
             each.use(page)
             taken.append(page)
         return taken
 
     def check_integrity(self, held: Sequence[Sequence[int]]) -> None:
-        """Raise AssertionError unless these small pages of each type are used, none twice, and no others."""
+        """Raise AssertionError unless exactly these small pages of each type are used, each once."""
         cut: list[int] = []
         for each, pages in zip(self._types, held, strict=True):
             assert len(set(pages)) == len(pages), "a small page is held twice"

@@ -1,4 +1,4 @@
-"""Typed memory: each KV group takes pages of its own size, and gives them back as its rule says."""
+"""Typed memory: each KV group allocates pages of its own size and frees them by its rule."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class Span:
-    """What a request has in each group: the pages from one place of its sequence to another.
+    """The range of pages that a request holds in each group.
 
     Attributes:
-        gone: leading pages that it gave back.
-        end: pages that it has taken, those included.
+        gone: leading pages that it has freed, per group.
+        end: pages that it has allocated, including freed ones, per group.
     """
 
     __slots__ = ("end", "gone")
@@ -28,25 +28,24 @@ class Span:
 
 
 class TypedManager(InTurnManager):
-    """A block manager of single samples, without a prefix cache, whose groups' pages differ.
+    """A block manager for single samples, without a prefix cache, whose groups differ in page size.
 
-    A *page* is what a group takes for its ``block_size`` tokens; what a *block* of the memory is, in which
-    the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
-    room, be it that only one group lacks it.
+    A *page* is what a group allocates for its ``block_size`` tokens. Subclasses define the *blocks* in which
+    `BlockManager` counts. If any group lacks room, they report more blocks than are free.
 
-    In a step each request in turn gives back what its groups do not need, and then takes pages.
+    In a step each request in turn frees the pages that its groups no longer need, then allocates new ones.
 
     Args:
-        num_blocks: on the device.
+        num_blocks: blocks on the device.
         groups: the KV groups of the model. A page of a `State` group must be as long as the longest sequence.
         longest: tokens of the longest sequence.
-        in_flight: tokens that can be scheduled and not be computed yet.
+        in_flight: tokens that can be scheduled but not yet computed.
 
     Attributes:
-        pages: that requests have in each group.
+        pages: pages that requests hold in each group.
 
     Raises:
-        ValueError: a group's states can be found again (``State.aligned``).
+        ValueError: a group's states are to be cached (``State.aligned``).
     """
 
     equal_blocks = False
@@ -57,7 +56,7 @@ class TypedManager(InTurnManager):
             raise ValueError("aligned states are kept to be found again; this memory caches no prefixes")
         self._longest = longest
         self._in_flight = in_flight
-        # What decoding requests take; a state is as long as a sequence and taken once.
+        # Pages that decoding requests allocate; a state is as long as a sequence and allocated once.
         self._rings = [None if group.is_one_block else Ring(group.block_size) for group in self.groups]
         self.pages = [0] * len(self.groups)
 
@@ -65,29 +64,29 @@ class TypedManager(InTurnManager):
 
     @abstractmethod
     def blocks_taken(self, pages: Sequence[int]) -> int:
-        """Return the blocks that one request takes for so many pages of each group, in its turn.
+        """Return the blocks that one request takes, in its turn, for these pages of each group.
 
-        More than are free where there is no room for them.
+        The result exceeds the free blocks if there is no room for them.
         """
 
     def blocks_of_all(self, pages: Sequence[int]) -> int:
-        """Return the most blocks that several requests take for so many pages in all, whichever takes which.
+        """Return the most blocks that several requests can take for these pages, however divided among them.
 
-        More than are free where there may be no room for them.
+        The result exceeds the free blocks if there may be no room for them.
         """
         return self.blocks_taken(pages)
 
     @abstractmethod
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
-        """Return the blocks that one request takes in empty memory; more than there are if these are few."""
+        """Return the blocks that one request takes in empty memory: more than exist if they do not fit."""
 
     @abstractmethod
     def take_pages(self, request: SequenceGroup, pages: Sequence[int]) -> None:
-        """Take so many pages of each group, for which there is room."""
+        """Allocate these pages of each group; there is room for them."""
 
     @abstractmethod
     def give_back(self, request: SequenceGroup, group: int, pages: int) -> None:
-        """Give a request's first so many pages of a group back."""
+        """Free a request's first ``pages`` pages of a group."""
 
     # Questions
 
@@ -95,7 +94,7 @@ class TypedManager(InTurnManager):
         return tuple(self.pages)
 
     def held_blocks(self, request: SequenceGroup) -> int:
-        """Return the pages that a request has."""
+        """Return the pages that a request holds."""
         span: Span = request.block_state
         return sum(span.end) - sum(span.gone)
 
@@ -147,22 +146,22 @@ class TypedManager(InTurnManager):
     # Inside
 
     def _pages(self, tokens: int) -> list[int]:
-        """Return the pages of a sequence of so many tokens of which nothing was given back."""
+        """Return the pages of a sequence of ``tokens`` tokens before any are freed, per group."""
         return [-(-tokens // group.block_size) for group in self.groups]
 
     def _most(self, tokens: int) -> list[int]:
-        """Return the pages that a sequence of so many tokens ever holds at once."""
+        """Return the most pages that a sequence of ``tokens`` tokens holds at once, per group."""
         return [group.most(tokens, self._longest, self._in_flight) for group in self.groups]
 
     def _missing(self, request: SequenceGroup, length: int) -> list[int]:
-        """Return the pages that a request takes to have so many tokens."""
+        """Return the further pages that a request needs for ``length`` tokens, per group."""
         return [
             max(0, pages - end)
             for pages, end in zip(self._pages(length), request.block_state.end, strict=True)
         ]
 
     def _grown(self, steps: int) -> list[int]:
-        """Return the pages that decoding requests take over the next steps."""
+        """Return the pages that decoding requests allocate in the next steps, per group."""
         return [0 if ring is None else ring.total(self.steps, steps) for ring in self._rings]
 
     def _take_for(self, request: SequenceGroup, length: int) -> None:
