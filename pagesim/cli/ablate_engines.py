@@ -17,7 +17,7 @@ from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing, serve_eng
 from pagesim.setup.scenario import Scenario
 
 
-class Compared(BaseModel):
+class EngineAblation(BaseModel):
     """What to compare; not part of the scenario."""
 
     policies: str = Field(
@@ -50,7 +50,7 @@ _HEADS = {
 """Columns of the tables, and their heads."""
 
 
-@with_fields({**Compared.model_fields, **_FIELDS}, engine=True)
+@with_fields({**EngineAblation.model_fields, **_FIELDS}, engine=True)
 def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare engines on one load at saturation.
 
@@ -61,7 +61,7 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
 
     Example: pagesim ablate engines --trace sharegpt --num-requests 20000 --model llama-3.1-8b --gpu h100
     """
-    asked = taken(Compared, flags)
+    asked = taken(EngineAblation, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     from pagesim.results.drawing import load_of
     from pagesim.results.engine_plots import engine_bars

@@ -29,7 +29,7 @@ _PIECES = "Pieces a block: two a layer, its keys and its values."
 _PIECE_BYTES = "Bytes of a piece, a multiple of 16."
 
 
-class Run(BaseModel):
+class BenchRun(BaseModel):
     """How to run a benchmark."""
 
     device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
@@ -108,7 +108,7 @@ def _of_grid(bench: str, grid: type[BaseModel], does: str, example: str) -> None
         f"{does}\n\nAny option of the grid replaces all of what is measured without one.\n\n"
         f"Example: pagesim bench {bench} {example} --out out/bench"
     )
-    cli.command(bench)(with_fields({**grid.model_fields, **Run.model_fields})(measure))
+    cli.command(bench)(with_fields({**grid.model_fields, **BenchRun.model_fields})(measure))
 
 
 _of_grid(
@@ -138,7 +138,7 @@ _of_grid(
 
 
 @cli.command("all")
-@with_fields(Run.model_fields)
+@with_fields(BenchRun.model_fields)
 def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
     """Time everything, and compare decode and prefill with peers.
 
@@ -187,7 +187,7 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
     from pagesim.kernels.bench import selection
     from pagesim.kernels.bench.run import run_points
 
-    how = taken(Run, flags)
+    how = taken(BenchRun, flags)
     device = selection.device(how.device)
     points = [point for bench in benches for point in selection.points(bench, device, how.quick, flags)]
     with show.bar() as progress:

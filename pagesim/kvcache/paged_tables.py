@@ -93,7 +93,7 @@ class PagedTables:
         device, host: allocators of the device and of the swap space.
         on_device: tables of each request on the device, one per sample.
         swapped: tables of each request in the swap space, one per sample.
-        notes_moves: whether the following lists are filled; whoever enables this must empty them.
+        notes_moves: whether the following lists are filled; the code that enables this must empty them.
         copies: blocks copied on write since the list was last emptied, as (from, to).
         swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from pagesim.kvcache.runs import Content, FreeQueue, Run
+from pagesim.kvcache.runs import BlockContent, FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 Hit = tuple[Run, int]
@@ -24,7 +24,7 @@ class Prefix:
 
     __slots__ = ("content", "hashed", "runs", "table")
 
-    def __init__(self, content: Content | None) -> None:
+    def __init__(self, content: BlockContent | None) -> None:
         self.content = content
         self.runs: list[Run] = []
         self.hashed = 0
@@ -63,7 +63,7 @@ class RunIndex:
         """Return all cached runs, duplicates included."""
         return [*self.found.values(), *[run for each in self.duplicates.values() for run in each]]
 
-    def look_up(self, content: Content, most: int) -> tuple[list[Hit], int]:
+    def look_up(self, content: BlockContent, most: int) -> tuple[list[Hit], int]:
         """Return the runs of the longest cached prefix, up to ``most`` blocks, and its number of blocks."""
         hits: list[Hit] = []
         block = 0
@@ -166,7 +166,7 @@ class RunIndex:
         return rest
 
 
-def _common(run: Run, content: Content) -> int:
+def _common(run: Run, content: BlockContent) -> int:
     """Return how many leading blocks of a run match a content that matches the first one."""
     assert run.content is not None
     return content.common(run.content, run.start + run.count) - run.start

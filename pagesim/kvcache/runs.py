@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 from pagesim.setup.compiled import mypyc_attr
 
 
-class Content(Protocol):
+class BlockContent(Protocol):
     """The identity of a sequence's tokens, by which shared prefixes are recognised block by block."""
 
     def key(self, block: int) -> int:
@@ -22,7 +22,7 @@ class Content(Protocol):
         """Return how many of the first ``most`` blocks have the same hash in another content."""
 
 
-class Segments(Content, Protocol):
+class Segments(BlockContent, Protocol):
     """A content that is divided into segments.
 
     Attributes:
@@ -55,7 +55,7 @@ class Run:
     ahead: Run
     behind: Run
 
-    def __init__(self, count: int, content: Content | None = None, start: int = 0, key: int = 0) -> None:
+    def __init__(self, count: int, content: BlockContent | None = None, start: int = 0, key: int = 0) -> None:
         self.count = count
         self.content = content
         self.start = start

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """A family whose parameters are counted exactly.
 
     Attributes:
@@ -48,7 +48,7 @@ class Family:
     pattern: str = "full"
 
 
-OTHER = Family(
+OTHER = ModelFamily(
     flags={
         "qkv_bias": ("attention_bias", False),
         "out_bias": ("attention_bias", False),
@@ -60,8 +60,8 @@ OTHER = Family(
 )
 """Any other family, which is read like LLaMA."""
 
-FAMILIES: dict[str, Family] = {
-    name: Family(**row)
+FAMILIES: dict[str, ModelFamily] = {
+    name: ModelFamily(**row)
     for name, row in json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8")).items()
 }
 """Families by ``model_type``."""

@@ -20,9 +20,9 @@ class HfConfig:
     """A config's content, and where it was read from (for error messages).
 
     Multimodal models keep the numbers of their language model under ``text_config``; these are read as if
-    they were at the top level. A missing key has the default of the family's code (`Family.defaults`); null
-    stays null. Every key that is requested is recorded, so that unread ones can be listed
-    (`hf_unread.unread`).
+    they were at the top level. A missing key has the default of the family's code
+    (`ModelFamily.defaults`); null stays null. Every key that is requested is recorded, so that unread ones
+    can be listed (`hf_unread.unread`).
 
     Attributes:
         is_part: whether the language model is a part of a multimodal model.

@@ -314,4 +314,4 @@ PATTERNS: dict[str, Pattern] = {
     "nemotron_h": _nemotron_h,
     "windows": _every("sliding_window_pattern", "window", "sliding_window"),
 }
-"""Functions that return the kinds of all layers, by `Family.pattern`."""
+"""Functions that return the kinds of all layers, by `ModelFamily.pattern`."""

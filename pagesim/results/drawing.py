@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from pagesim.errors import escaped
-from pagesim.results.style import PARTS, Part, ink
+from pagesim.results.style import PARTS, PartStyle, ink
 from pagesim.setup.system import System
 
 SMALL = 8
@@ -117,7 +117,10 @@ def below(figure: Figure, drawn: Mapping[str, Any], columns: int = 5) -> None:
 
 
 def areas(
-    axes: Axes, clock: npt.ArrayLike, percent: Mapping[str, npt.ArrayLike], parts: Mapping[str, Part] = PARTS
+    axes: Axes,
+    clock: npt.ArrayLike,
+    percent: Mapping[str, npt.ArrayLike],
+    parts: Mapping[str, PartStyle] = PARTS,
 ) -> None:
     """Draw parts over time, stacked up to 100 %, with a legend on the right.
 

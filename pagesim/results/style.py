@@ -25,7 +25,7 @@ LINE_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 """Colours of a chart's lines, in order."""
 
 
-class Part(NamedTuple):
+class PartStyle(NamedTuple):
     """How a part looks.
 
     Attributes:
@@ -45,85 +45,85 @@ def _internal(entry: str) -> str:
     return f"internal fragmentation: {LABELS[entry]}"
 
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, PartStyle] = {
     # Entries of the ledger, in its order.
-    "used": Part(LABELS["used"], BLUE, "", "█"),
-    "state": Part(LABELS["state"], "#004166", "", "▓"),
-    "reserved": Part(LABELS["reserved"], SKY, "/", "▒"),
-    "internal": Part("internal fragmentation", VERMILION, "x", "x"),
-    "unused_reservation": Part(_internal("unused_reservation"), VERMILION, "x", "x"),
-    "rounding": Part(_internal("rounding"), ORANGE, ".", "o"),
-    "padding": Part(_internal("padding"), "#8C8C8C", "+", "/"),
-    "out_of_window": Part(LABELS["out_of_window"], "#F0E442", "-", "-"),
-    "held_for_transfer": Part(LABELS["held_for_transfer"], "#8F2D56", "/", "h"),
-    "landing": Part("landing (being filled)", "#F4A6C0", "\\", "l"),
-    "loading": Part("loading (being filled)", "#B5A3E0", "-", "l"),
-    "fenced": Part("fenced (a batch still writes)", "#4D3B7A", "x", "f"),
-    "external": Part(LABELS["external"], PURPLE, "\\", "#"),
-    "cached": Part(LABELS["cached"], GREEN, "|", "+"),
-    "free": Part(LABELS["free"], "#E8E8E8", "", "·"),
+    "used": PartStyle(LABELS["used"], BLUE, "", "█"),
+    "state": PartStyle(LABELS["state"], "#004166", "", "▓"),
+    "reserved": PartStyle(LABELS["reserved"], SKY, "/", "▒"),
+    "internal": PartStyle("internal fragmentation", VERMILION, "x", "x"),
+    "unused_reservation": PartStyle(_internal("unused_reservation"), VERMILION, "x", "x"),
+    "rounding": PartStyle(_internal("rounding"), ORANGE, ".", "o"),
+    "padding": PartStyle(_internal("padding"), "#8C8C8C", "+", "/"),
+    "out_of_window": PartStyle(LABELS["out_of_window"], "#F0E442", "-", "-"),
+    "held_for_transfer": PartStyle(LABELS["held_for_transfer"], "#8F2D56", "/", "h"),
+    "landing": PartStyle("landing (being filled)", "#F4A6C0", "\\", "l"),
+    "loading": PartStyle("loading (being filled)", "#B5A3E0", "-", "l"),
+    "fenced": PartStyle("fenced (a batch still writes)", "#4D3B7A", "x", "f"),
+    "external": PartStyle(LABELS["external"], PURPLE, "\\", "#"),
+    "cached": PartStyle(LABELS["cached"], GREEN, "|", "+"),
+    "free": PartStyle(LABELS["free"], "#E8E8E8", "", "·"),
     # Categories of the PagedAttention paper's Fig. 2.
-    "token_states": Part("token states", BLUE),
-    "reservation": Part("reservation", SKY, "/"),
-    "others": Part("external fragmentation & others", PURPLE),
+    "token_states": PartStyle("token states", BLUE),
+    "reservation": PartStyle("reservation", SKY, "/"),
+    "others": PartStyle("external fragmentation & others", PURPLE),
     # A GPU's memory outside the cache, paler than the cache's entries.
-    "KV cache": Part("KV cache", BLUE),
-    "weights": Part("weights", "#B9B2A6"),
-    "weights and all else": Part("weights and all else", "#B9B2A6"),
-    "adapters": Part("adapters", "#C6B8D2"),
-    "drafter": Part("drafter", "#6F7F6A"),
-    "activations": Part("activations", "#8C8373"),
-    "CUDA graphs": Part("CUDA graphs", "#A9BFB7"),
-    "other": Part("other", "#DAD5CB"),
-    "all else": Part("activations, CUDA graphs, other", "#DAD5CB"),
-    "not requested": Part("not requested", "#FFFFFF"),
+    "KV cache": PartStyle("KV cache", BLUE),
+    "weights": PartStyle("weights", "#B9B2A6"),
+    "weights and all else": PartStyle("weights and all else", "#B9B2A6"),
+    "adapters": PartStyle("adapters", "#C6B8D2"),
+    "drafter": PartStyle("drafter", "#6F7F6A"),
+    "activations": PartStyle("activations", "#8C8373"),
+    "CUDA graphs": PartStyle("CUDA graphs", "#A9BFB7"),
+    "other": PartStyle("other", "#DAD5CB"),
+    "all else": PartStyle("activations, CUDA graphs, other", "#DAD5CB"),
+    "not requested": PartStyle("not requested", "#FFFFFF"),
 }
 """Parts of memory: entries of the ledger, categories of the paper and parts of a GPU's memory."""
 
-TIERS: dict[str, Part] = {
-    "pending": Part("pending (being written)", ORANGE, "/"),
-    "pinned": Part("pinned (being read)", VERMILION, "x"),
-    "duplicate": Part("duplicate (on the device, too)", SKY, "|"),
-    "kept": Part("kept (not on the device)", BLUE),
+TIERS: dict[str, PartStyle] = {
+    "pending": PartStyle("pending (being written)", ORANGE, "/"),
+    "pinned": PartStyle("pinned (being read)", VERMILION, "x"),
+    "duplicate": PartStyle("duplicate (on the device, too)", SKY, "|"),
+    "kept": PartStyle("kept (not on the device)", BLUE),
     "free": PARTS["free"],
 }
 """Entries of a tier's ledger."""
 
-PHASES: dict[str, Part] = {
-    "queued": Part("queued", "#999999"),
-    "prefill": Part("prefill (until the first token)", VERMILION, "x"),
-    "decode": Part("decode", BLUE),
-    "preempted": Part("preempted, to be recomputed", ORANGE, "/"),
-    "swapped": Part("swapped out", PURPLE, "|"),
+PHASES: dict[str, PartStyle] = {
+    "queued": PartStyle("queued", "#999999"),
+    "prefill": PartStyle("prefill (until the first token)", VERMILION, "x"),
+    "decode": PartStyle("decode", BLUE),
+    "preempted": PartStyle("preempted, to be recomputed", ORANGE, "/"),
+    "swapped": PartStyle("swapped out", PURPLE, "|"),
 }
 """Phases of a request."""
 
-ITERATIONS: dict[str, Part] = {
-    "prefill": Part("prefill", VERMILION),
-    "decode": Part("decode", BLUE),
-    "mixed": Part("mixed", GREEN),
-    "with swap": Part("with swap", PURPLE),
+ITERATIONS: dict[str, PartStyle] = {
+    "prefill": PartStyle("prefill", VERMILION),
+    "decode": PartStyle("decode", BLUE),
+    "mixed": PartStyle("mixed", GREEN),
+    "with swap": PartStyle("with swap", PURPLE),
 }
 """Kinds of iterations: prefill only, decode only, both, or with swapped blocks."""
 
-LOADS: dict[str, Part] = {
-    "num_running": Part("running", LINE_COLOURS[0]),
-    "num_waiting": Part("waiting", LINE_COLOURS[1]),
-    "num_swapped": Part("swapped out", LINE_COLOURS[2]),
+LOADS: dict[str, PartStyle] = {
+    "num_running": PartStyle("running", LINE_COLOURS[0]),
+    "num_waiting": PartStyle("waiting", LINE_COLOURS[1]),
+    "num_swapped": PartStyle("swapped out", LINE_COLOURS[2]),
 }
 """Requests by state, as columns of the steps table."""
 
 
-LINES: dict[str, Part] = {
-    "measured": Part("measured", "#555555"),
-    "simulated": Part("simulated", BLUE),
-    "published": Part("published", "#999999"),
+LINES: dict[str, PartStyle] = {
+    "measured": PartStyle("measured", "#555555"),
+    "simulated": PartStyle("simulated", BLUE),
+    "published": PartStyle("published", "#999999"),
 }
 """Sources of numbers, in figures that compare them."""
 
-LOOPS: dict[str, Part] = {
-    "none": Part("loops take no time", "#B5B5B5"),
-    "own": Part("each engine's loop takes its time", "#3C3C3C"),
+LOOPS: dict[str, PartStyle] = {
+    "none": PartStyle("loops take no time", "#B5B5B5"),
+    "own": PartStyle("each engine's loop takes its time", "#3C3C3C"),
 }
 """Whether the time of an engine's own loop is counted, in figures that compare engines."""
 
@@ -139,7 +139,7 @@ WHITE_BELOW = 0.28
 """Luminance at which white and black text are equally readable."""
 
 
-def drawn(parts: Mapping[str, Part], names: Iterable[str]) -> list[dict[str, Any]]:
+def drawn(parts: Mapping[str, PartStyle], names: Iterable[str]) -> list[dict[str, Any]]:
     """Return parts in the form that a page's scripts draw, each made of one entry of the ledger."""
     return [_drawn(name, parts[name], (name,)) for name in names]
 
@@ -155,7 +155,7 @@ def key_of(row: Category) -> str:
     return "internal" if set(row.entries) & set(INTERNAL) and not row.is_part else row.name
 
 
-def _drawn(key: str, part: Part, entries: tuple[str, ...]) -> dict[str, Any]:
+def _drawn(key: str, part: PartStyle, entries: tuple[str, ...]) -> dict[str, Any]:
     return {
         "key": key,
         "keys": entries,

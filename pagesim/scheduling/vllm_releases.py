@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class GpuDefaults:
     """A server's defaults on a class of GPUs.
 
     Attributes:
@@ -61,7 +61,7 @@ class Release:
         tiers: defaults of its server by GPU, largest tier first; the last one accepts every GPU.
     """
 
-    tiers: tuple[Tier, ...]
+    tiers: tuple[GpuDefaults, ...]
     lacks: tuple[str, ...] = ()
     gpu_memory_utilization: float = 0.9
     reserves_full_isl: bool = False
@@ -79,13 +79,13 @@ class Release:
     prints_whole_requests: bool = False
     follows_checkpoint: bool = False
 
-    def tier(self, machine: Machine) -> Tier:
+    def tier(self, machine: Machine) -> GpuDefaults:
         """Return the tier of a GPU."""
         return next(tier for tier in self.tiers if tier.takes(machine))
 
 
-_SMALL = Tier(0, (), 2048, 256)
-_LARGE = Tier(70, ("a100",), 8192, 1024)
+_SMALL = GpuDefaults(0, (), 2048, 256)
+_LARGE = GpuDefaults(70, ("a100",), 8192, 1024)
 
 RELEASES = {
     "0.11.2": Release(
@@ -121,6 +121,6 @@ RELEASES = {
         keeps_sampler_buffers=True,
         prints_whole_requests=True,
         follows_checkpoint=True,
-        tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),
+        tiers=(GpuDefaults(160, (), 16384, 1024), GpuDefaults(70, ("a100", "gb10"), 8192, 1024), _SMALL),
     ),
 }

@@ -11,7 +11,7 @@ from pagesim.scheduling.options import MOST, PreemptingOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class V0Release:
     """Differences between the releases.
 
     Attributes:
@@ -26,9 +26,9 @@ class Release:
 
 
 RELEASES = {
-    "0.1.7": Release(pads=False, gives_up=False, batched_tokens=2560),
-    "0.2.0": Release(pads=False, gives_up=False, batched_tokens=2048),
-    "0.2.7": Release(pads=True, gives_up=True, batched_tokens=2048),
+    "0.1.7": V0Release(pads=False, gives_up=False, batched_tokens=2560),
+    "0.2.0": V0Release(pads=False, gives_up=False, batched_tokens=2048),
+    "0.2.7": V0Release(pads=True, gives_up=True, batched_tokens=2048),
 }
 
 

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from pagesim.costs.transfers import ChainLinks
-from pagesim.kvcache.tiers import DEVICE, ChainBacking, Move
+from pagesim.kvcache.tiers import DEVICE, ChainBacking, ChunkCopy
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.setup.compiled import mypyc_attr
@@ -90,9 +90,9 @@ class TierCopies:
     def __init__(self, backing: ChainBacking, links: TierLinks) -> None:
         self._backing = backing
         self._links = links
-        self._moving: list[tuple[int, int, Move]] = []  # heap of moves between tiers: (end, order, move)
-        self._ends: dict[Move, int] = {}  # when each of these moves ends
-        self._load_of: dict[Move, _Load] = {}
+        self._moving: list[tuple[int, int, ChunkCopy]] = []  # heap of moves between tiers: (end, order, move)
+        self._ends: dict[ChunkCopy, int] = {}  # when each of these moves ends
+        self._load_of: dict[ChunkCopy, _Load] = {}
         self._storing: list[tuple[int, int, Job]] = []  # heap of stores: (end, order, job)
         self._loading: list[tuple[int, int, Job]] = []  # the same for loads that are on their last link
         self._sent = 0
@@ -183,7 +183,7 @@ class TierCopies:
         self._sent += 1
         return self._sent
 
-    def _send(self, move: Move, now: int) -> None:
+    def _send(self, move: ChunkCopy, now: int) -> None:
         """Send a move between two tiers."""
         ready = max([now, *[self._ends.get(each, now) for each in move.after]])
         queue = self._links.queues.between(move.source, move.target)
@@ -191,7 +191,7 @@ class TierCopies:
         self._ends[move] = end
         heappush(self._moving, (end, self._next(), move))
 
-    def _send_load(self, move: Move, load: _Load, now: int) -> None:
+    def _send_load(self, move: ChunkCopy, load: _Load, now: int) -> None:
         if move.target == DEVICE:
             times = self._links.load_times[move.source]
             load.end = max(load.end, self._occupy(move, load.job, times, max(now, load.ready)))
@@ -209,7 +209,7 @@ class TierCopies:
                 end = max(end, self._occupy(move, job, self._links.store_times[move.target], begin))
             heappush(self._storing, (end, self._next(), job))
 
-    def _occupy(self, move: Move, job: Job, times: CopyTime, ready: int) -> int:
+    def _occupy(self, move: ChunkCopy, job: Job, times: CopyTime, ready: int) -> int:
         links = self._links
         blocks = job.blocks
         if move.chunks < job.copy.chunks:

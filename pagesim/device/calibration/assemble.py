@@ -13,7 +13,7 @@ from pagesim.costs.profiles.analytic import FLOPS, HBM, LINK, datasheet_table
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.table import Table
 from pagesim.device.calibration.points import ITERATION, LAUNCHES, Measurement
-from pagesim.device.calibration.rank import Rank
+from pagesim.device.calibration.rank import TensorParallelRank
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu as gpu_of
 from pagesim.hardware import gpus
@@ -47,7 +47,7 @@ def assemble(
     measured: Measured,
     *,
     name: str,
-    rank: Rank,
+    rank: TensorParallelRank,
     config: EngineConfig,
     machine: dict[str, Any],
     how: dict[str, Any],
@@ -184,7 +184,7 @@ def _overhead(wholes: list[_Whole]) -> tuple[Table, TermError, list[int]]:
 def _notes(
     measured: Measured,
     machine: Mapping[str, Any],
-    rank: Rank,
+    rank: TensorParallelRank,
     wholes: list[_Whole],
     of_datasheet: Iterable[str],
     datasheet: str,

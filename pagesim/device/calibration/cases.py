@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from pagesim.device.calibration.points import ITERATION, LAUNCHES
-from pagesim.device.calibration.rank import Rank
+from pagesim.device.calibration.rank import TensorParallelRank
 from pagesim.device.live import run_live
 from pagesim.device.live.batch import Staging, columns_alike, table_width
 from pagesim.device.live.cached_attention import CachedAttention
@@ -54,7 +54,14 @@ class ModelCases:
     """
 
     def __init__(
-        self, rank: Rank, *, name: str, device: str, batches: Sequence[int], steps: int, seed: int
+        self,
+        rank: TensorParallelRank,
+        *,
+        name: str,
+        device: str,
+        batches: Sequence[int],
+        steps: int,
+        seed: int,
     ) -> None:
         self.rank = rank
         self.device = torch.device(device)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pagesim.costs.operators.dtypes import dtypes
 from pagesim.costs.operators.products import products
-from pagesim.device.calibration.rank import AttentionShape, Rank
+from pagesim.device.calibration.rank import AttentionShape, TensorParallelRank
 from pagesim.kernels.bench.rows import Point, visible_pairs
 
 ITERATION = "iteration"
@@ -70,7 +70,7 @@ class Grid:
 
 
 def measurements(
-    rank: Rank, grid: Grid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
+    rank: TensorParallelRank, grid: Grid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
 ) -> Iterator[Measurement]:
     """Yield a system's measurements: by block size, then independent of it, then whole iterations.
 
@@ -107,7 +107,7 @@ def measurements(
             yield Measurement(ITERATION, first, size, 0, of_model(ITERATION, batch=size, block_size=first))
 
 
-def _attention(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+def _attention(rank: TensorParallelRank, grid: Grid, block_size: int) -> Iterator[Measurement]:
     """Yield attention by span: decoding, decoding with drafts, prompts and prompt chunks."""
     longest = rank.spec.max_model_len
     decodes = [
@@ -148,7 +148,7 @@ def _attention(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]
 
 
 def _decode(
-    rank: Rank, of: AttentionShape, batch: int, context: int, block_size: int, queries: int = 1
+    rank: TensorParallelRank, of: AttentionShape, batch: int, context: int, block_size: int, queries: int = 1
 ) -> Point:
     shape = {"batch": batch, "context": context, "q_heads": rank.heads, "block_size": block_size}
     common = {**shape, "dtype": rank.cache}
@@ -160,7 +160,9 @@ def _decode(
     return Point("attention", "paged-decode", {**common, **of.head_columns, **given})
 
 
-def _prefill(rank: Rank, of: AttentionShape, batch: int, query: int, context: int, block_size: int) -> Point:
+def _prefill(
+    rank: TensorParallelRank, of: AttentionShape, batch: int, query: int, context: int, block_size: int
+) -> Point:
     shape = {"batch": batch, "context": context, "query": query, "q_heads": rank.heads}
     dtype = rank.dtype if of.latent else rank.cache
     window = {"window": of.span} if of.span else {}
@@ -168,14 +170,14 @@ def _prefill(rank: Rank, of: AttentionShape, batch: int, query: int, context: in
     return Point("attention", "paged-prefill", {**common, **of.head_columns})
 
 
-def _write(rank: Rank, of: AttentionShape, tokens: int, block_size: int) -> Point:
+def _write(rank: TensorParallelRank, of: AttentionShape, tokens: int, block_size: int) -> Point:
     common = {"tokens": tokens, "block_size": block_size, "dtype": rank.cache}
     if of.latent:
         return Point("copy", "mla-write", {**common, **of.latent_columns})
     return Point("copy", "reshape-and-cache", {**common, **of.head_columns})
 
 
-def _moves(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+def _moves(rank: TensorParallelRank, grid: Grid, block_size: int) -> Iterator[Measurement]:
     """Yield copies within the device and swaps in both directions, for blocks of all layers."""
     pieces, size = rank.pieces(block_size)
     for blocks in grid.blocks:
@@ -189,7 +191,7 @@ def _moves(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
             yield Measurement(f"swap_{direction}", block_size, blocks, 0, ((swap, 1),))
 
 
-def _products(rank: Rank, tokens: int) -> tuple[tuple[Point, int], ...]:
+def _products(rank: TensorParallelRank, tokens: int) -> tuple[tuple[Point, int], ...]:
     """Return the benchmark points of all layers' matrix products, without experts."""
     found: Counter[tuple[int, int]] = Counter()
     for each in products(rank.whole, rank.tp, dtypes(rank.whole), latent=True):

@@ -47,7 +47,7 @@ class AttentionShape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rank:
+class TensorParallelRank:
     """What one GPU of a tensor parallel group computes and stores.
 
     Args:
@@ -165,7 +165,7 @@ class Rank:
         return choose_splits(programs, min(longest, span + 1) if span else longest, torch.device("cuda"))
 
 
-def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) -> Rank:
+def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) -> TensorParallelRank:
     """Return what one GPU of a system computes and stores.
 
     Args:
@@ -201,7 +201,7 @@ def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) 
     drafts = 0 if speculation is None else speculation.tokens
     dtype = "fp32" if device == "cpu" else "fp16" if kv_dtype == "fp8" else kv_dtype
     cache = "fp8" if kv_dtype == "fp8" else dtype
-    rank = Rank(spec, tp, dtype, cache, drafts + 1, swap, cuda_graphs)
+    rank = TensorParallelRank(spec, tp, dtype, cache, drafts + 1, swap, cuda_graphs)
     latent = any(each.latent for each in rank.attention)
     if latent and cache == "fp8":
         raise PagesimError(

@@ -24,7 +24,7 @@ from pagesim.device.live.cached_attention import CachedAttention, Kind
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.device.live.tokens import Tokens
+from pagesim.device.live.tokens import TokenIds
 from pagesim.kernels.swap import LayerSwap
 from pagesim.kvcache import PagedManager
 from pagesim.scheduling.batch import Batch
@@ -104,7 +104,7 @@ class MeasuredExecutor(Observer):
         scheduler: Scheduler,
         model: Model,
         pools: KvPools,
-        tokens: Tokens,
+        tokens: TokenIds,
         *,
         longest: int,
         attention: Kind = "paged",

@@ -189,7 +189,7 @@ def _equipped(
     from pagesim.device.live.model import Model, check_model
     from pagesim.device.live.pools import KvPools
     from pagesim.device.live.preflight import check_memory
-    from pagesim.device.live.tokens import Tokens
+    from pagesim.device.live.tokens import TokenIds
     from pagesim.device.live.warmup import warm_up
 
     system, policy = config.system, config.policy
@@ -222,7 +222,7 @@ def _equipped(
         scheduler,
         weights,
         pools,
-        Tokens(spec.vocab, system.seed),
+        TokenIds(spec.vocab, system.seed),
         longest=longest,
         attention=attention,
         swap_by_layer=swap_by_layer,

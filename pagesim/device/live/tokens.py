@@ -21,7 +21,7 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-class Tokens:
+class TokenIds:
     """The token ids of all sequences of a run.
 
     Args:

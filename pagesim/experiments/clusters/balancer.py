@@ -15,7 +15,7 @@ FULL, HALF_FULL = 6.0, 0.5
 """Extra weight of a waiting request per unit of block usage, and the usage above which it applies."""
 
 
-class Choice(NamedTuple):
+class RankChoice(NamedTuple):
     """An API server's choice of a rank, and what it knew at that time.
 
     Attributes:
@@ -93,7 +93,7 @@ class LoadBalancer:
     def __init__(self, ranks: int, servers: int, nodes: int, request_of: IntColumn) -> None:
         size = ranks // nodes
         self.wave = 0
-        self.choices: list[Choice] = []
+        self.choices: list[RankChoice] = []
         self._servers = [
             [ApiServer(number, servers, range(first, first + size)) for number in range(servers)]
             for first in range(0, ranks, size)
@@ -109,7 +109,7 @@ class LoadBalancer:
         knew = list(server.counts), list(server.inflight), server.start
         rank = server.choose()
         at = number % nodes * len(of_node) + place
-        self.choices.append(Choice(now, request.row, at, rank, self.wave, *knew))
+        self.choices.append(RankChoice(now, request.row, at, rank, self.wave, *knew))
         self._sent_by[request.row] = server, rank
         return rank
 

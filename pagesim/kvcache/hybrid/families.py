@@ -12,7 +12,7 @@ from typing import Final
 
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
-from pagesim.kvcache.runs import Content
+from pagesim.kvcache.runs import BlockContent
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
@@ -55,7 +55,7 @@ class Setting:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Table:
+class FamilyTable:
     """The block tables of a sequence in the groups of one family.
 
     Attributes:
@@ -130,9 +130,9 @@ class FullFamily:
         """Return the most blocks that a sequence of ``tokens`` tokens holds at once in a group."""
         return self.group.most(tokens, self.setting.longest, self.setting.in_flight)
 
-    def new_table(self) -> Table:
+    def new_table(self) -> FamilyTable:
         """Return an empty table."""
-        table = Table()
+        table = FamilyTable()
         self._set_release(table)
         return table
 
@@ -146,7 +146,7 @@ class FullFamily:
         Args:
             request: request that `match_prefix` looked up.
             found: tokens of the hit.
-            hits: blocks of the hit, as in `Table.blocks`.
+            hits: blocks of the hit, as in `FamilyTable.blocks`.
             tokens: all tokens, matched or to be computed.
             whole: whether to count the most blocks held on the way to all tokens, not only the next step's.
         """
@@ -162,7 +162,7 @@ class FullFamily:
         references = self.blocks.references
         return sum([block != NULL and not references[block] for block in hits])
 
-    def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
+    def needed(self, request: SequenceGroup, table: FamilyTable, tokens: int, computed: int | None) -> int:
         """Return the further blocks that an admitted request needs for ``tokens`` tokens.
 
         If ``computed``, the tokens before the current step, is given, blocks freed on the way are credited.
@@ -172,7 +172,7 @@ class FullFamily:
 
     # Changes
 
-    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+    def add_hit(self, table: FamilyTable, found: int, hits: Sequence[int]) -> None:
         """Reference the blocks of a hit of ``found`` tokens that later tokens attend to."""
         width, shared = self.width, self.shared
         gone = self.group.released(found)
@@ -188,19 +188,19 @@ class FullFamily:
         self.rows += table.held
         self._set_release(table)
 
-    def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
+    def allocate_step(self, request: SequenceGroup, table: FamilyTable, tokens: int) -> None:
         """Allocate the blocks that a sequence of ``tokens`` tokens lacks."""
         missing = -(-tokens // self.size) + self.extra - table.places
         if missing > 0:
             self._append(table, missing)
 
-    def allocate_external(self, table: Table, tokens: int) -> None:
+    def allocate_external(self, table: FamilyTable, tokens: int) -> None:
         """Allocate the blocks into which ``tokens`` tokens are loaded, before any for draft tokens."""
         missing = -(-tokens // self.size) - table.places
         if missing > 0:
             self._append(table, missing)
 
-    def _append(self, table: Table, missing: int) -> None:
+    def _append(self, table: FamilyTable, missing: int) -> None:
         """Allocate the blocks of ``missing`` further positions, at least one."""
         width = self.width
         blocks = self.blocks.take(missing * width)
@@ -212,7 +212,7 @@ class FullFamily:
         table.tokens = (table.places - self.extra) * self.size
         self.rows += missing
 
-    def release(self, table: Table, processed: int) -> None:
+    def release(self, table: FamilyTable, processed: int) -> None:
         """Free the blocks that no token after the first ``processed`` attends to."""
         start, end = table.gone, self.group.released(processed)
         if end > table.places:
@@ -227,12 +227,12 @@ class FullFamily:
             self._give_back(given)
         self._set_release(table)
 
-    def drop(self, table: Table) -> None:
+    def drop(self, table: FamilyTable) -> None:
         """Free all blocks, group by group, the last block first."""
         self.rows -= table.held
         self._give_back(table.blocks[table.gone * self.width :])
 
-    def leave(self, table: Table) -> None:
+    def leave(self, table: FamilyTable) -> None:
         """Remove a table from the counts; the caller then frees its blocks."""
         self.rows -= table.held
         references, width = self.blocks.references, self.width
@@ -246,13 +246,15 @@ class FullFamily:
         for at in range(width):
             self.shared[at] -= self.blocks.give_back(rows[len(rows) - width + at :: -width])
 
-    def _set_release(self, table: Table) -> None:
+    def _set_release(self, table: FamilyTable) -> None:
         """Update when `release` will next have blocks to free."""
         table.releases_at = self.group.rule.processed_at((table.gone + 1) * self.size)
 
     # Content
 
-    def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
+    def register(
+        self, request: SequenceGroup, content: BlockContent, table: FamilyTable, tokens: int
+    ) -> None:
         """Hash the blocks among the first ``tokens`` tokens that are to be cached."""
         known, ahead = tokens, self.setting.hash_lookahead
         if ahead:
@@ -264,7 +266,7 @@ class FullFamily:
             self._register_prompt_end(request, content, table, tokens)
 
     def _register_prompt_end(
-        self, request: SequenceGroup, content: Content, table: Table, tokens: int
+        self, request: SequenceGroup, content: BlockContent, table: FamilyTable, tokens: int
     ) -> None:
         """Also register a prompt's last hash, if it ends inside a block and is computed, for that block."""
         prompt = request.prompt if self.drops_block else request.prompt - 1
@@ -280,7 +282,7 @@ class FullFamily:
         """Return how many of ``tokens`` known tokens hashes cover."""
         return tokens // self.setting.hash_block * self.setting.hash_block
 
-    def _register(self, request: SequenceGroup, content: Content, table: Table, end: int) -> None:
+    def _register(self, request: SequenceGroup, content: BlockContent, table: FamilyTable, end: int) -> None:
         """Hash the blocks to be cached among the unprocessed positions before ``end``."""
         start = table.passed
         table.passed = end
@@ -297,7 +299,7 @@ class FullFamily:
         return range(start, end)
 
     def find(
-        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+        self, content: BlockContent, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
     ) -> Hits:
         """Return the hit among the first ``tokens`` tokens in all groups of families of the same kind.
 
@@ -317,7 +319,7 @@ class FullFamily:
             hits.pop()
         return hits[: self.aligned(len(hits))]
 
-    def cached(self, content: Content, place: int, alike: Sequence[FullFamily]) -> list[int] | None:
+    def cached(self, content: BlockContent, place: int, alike: Sequence[FullFamily]) -> list[int] | None:
         """Return the cached block of each group at a position; None unless all groups have one."""
         found, key = self.blocks.found, content.key_at((place + 1) * self.size) * self.of
         blocks: list[int] = []

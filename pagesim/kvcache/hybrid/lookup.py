@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.hybrid.families import FullFamily, Hits
 from pagesim.kvcache.hybrid.state import StateFamily
-from pagesim.kvcache.runs import Content
+from pagesim.kvcache.runs import BlockContent
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -23,7 +23,7 @@ class Found:
         tokens: tokens of the hit.
         junction: tokens that one group alone would have matched, if these are more than the hit; else 0.
             Requests diverged there before, so the other groups cache what is needed to continue from there.
-        blocks: blocks of each family, as in `Table.blocks`, with `NULL` where a hit needs none.
+        blocks: blocks of each family, as in `FamilyTable.blocks`, with `NULL` where a hit needs none.
     """
 
     tokens: int
@@ -45,7 +45,7 @@ class LookUp:
             alike.setdefault(like, []).append(family)
         self._alike = sorted(alike.values(), key=lambda families: not _is_full(families))
 
-    def look_up(self, content: Content, tokens: int) -> Found:
+    def look_up(self, content: BlockContent, tokens: int) -> Found:
         """Return the longest hit among ``tokens`` tokens, the last of which is always computed.
 
         Each kind of family accepts the length that the previous ones matched or shortens it. This is repeated

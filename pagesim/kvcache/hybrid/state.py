@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from pagesim.kvcache.groups import NEVER, KVGroup, State
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
-from pagesim.kvcache.hybrid.families import DENSE, FullFamily, Hits, Setting, Table, replay_boundaries
-from pagesim.kvcache.runs import Content
+from pagesim.kvcache.hybrid.families import DENSE, FamilyTable, FullFamily, Hits, Setting, replay_boundaries
+from pagesim.kvcache.runs import BlockContent
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StateTable(Table):
+class StateTable(FamilyTable):
     """A sequence's states: `NULL` except for the last, the one before, and a checkpoint between them.
 
     After the last one come the states after each draft token. One of their blocks becomes that of the last
@@ -69,7 +69,7 @@ class StateFamily(FullFamily):
         self.new_keys: set[int] = set()
         self.left: list[tuple[SequenceGroup, int, int, int]] | None = None
 
-    def new_table(self) -> Table:
+    def new_table(self) -> FamilyTable:
         return StateTable(self.width)
 
     # Room
@@ -87,7 +87,7 @@ class StateFamily(FullFamily):
         wanted = min(missing, 1 + keeps + self.extra) if missing > 0 else 0
         return wanted * width + self._free_among(hits)
 
-    def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
+    def needed(self, request: SequenceGroup, table: FamilyTable, tokens: int, computed: int | None) -> int:
         assert isinstance(table, StateTable)
         start, tokens = table.computed if computed is None else computed, tokens - request.lookahead_tokens
         missing = -(-tokens // self.size) + self.extra - table.places
@@ -117,13 +117,13 @@ class StateFamily(FullFamily):
 
     # Changes
 
-    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+    def add_hit(self, table: FamilyTable, found: int, hits: Sequence[int]) -> None:
         assert isinstance(table, StateTable)
         super().add_hit(table, found, hits)
         table.gone = table.releases_at = 0
         table.computed = found
 
-    def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
+    def allocate_step(self, request: SequenceGroup, table: FamilyTable, tokens: int) -> None:
         assert isinstance(table, StateTable)
         tokens -= request.lookahead_tokens
         size, width, extra = self.size, self.width, self.extra
@@ -152,7 +152,7 @@ class StateFamily(FullFamily):
         if missing > 0:
             self._append(table, missing)
 
-    def release(self, table: Table, processed: int) -> None:
+    def release(self, table: FamilyTable, processed: int) -> None:
         assert isinstance(table, StateTable)
         blocks, width = table.blocks, self.width
         end = min(self.group.released(processed), table.places)
@@ -170,7 +170,7 @@ class StateFamily(FullFamily):
                 self._give(table, [source * width + at], at)
         self.rows -= len(gone) + from_source
 
-    def _give(self, table: Table, places: Sequence[int], at: int) -> None:
+    def _give(self, table: FamilyTable, places: Sequence[int], at: int) -> None:
         """Free one group's blocks at some positions."""
         if places:
             blocks = table.blocks
@@ -178,7 +178,7 @@ class StateFamily(FullFamily):
             for place in places:
                 blocks[place] = NULL
 
-    def drop(self, table: Table) -> None:
+    def drop(self, table: FamilyTable) -> None:
         width, blocks = self.width, table.blocks
         self.rows -= table.held
         for at in range(width):
@@ -188,7 +188,9 @@ class StateFamily(FullFamily):
 
     # Content
 
-    def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
+    def register(
+        self, request: SequenceGroup, content: BlockContent, table: FamilyTable, tokens: int
+    ) -> None:
         assert isinstance(table, StateTable)
         start, width = table.passed, self.width
         super().register(request, content, table, tokens)
@@ -205,7 +207,7 @@ class StateFamily(FullFamily):
                         tokens = ends or (place + 1) * self.size
                         self.left.append((request, self.first + at, block, tokens))
 
-    def _register_checkpoint(self, request: SequenceGroup, content: Content, table: StateTable) -> None:
+    def _register_checkpoint(self, request: SequenceGroup, content: BlockContent, table: StateTable) -> None:
         """Register a state that a chunk saved under the hash of its own tokens, or forget it.
 
         If hits drop a block, the state belongs to one block before the end of the block that stores it.
@@ -244,7 +246,7 @@ class StateFamily(FullFamily):
         return retention == DENSE or (retention > 0 and position % retention == 0)
 
     def find(
-        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+        self, content: BlockContent, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
     ) -> Hits:
         for place in range(tokens // self.size - 1, -1, -1):
             if self.aligned(place + 1) == place + 1:

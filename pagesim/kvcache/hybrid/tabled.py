@@ -11,7 +11,7 @@ from pagesim.allocators.extents import Extent, join_extents
 from pagesim.kvcache.base import StateChunks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
-from pagesim.kvcache.hybrid.families import FullFamily, Setting, Table
+from pagesim.kvcache.hybrid.families import FamilyTable, FullFamily, Setting
 from pagesim.kvcache.hybrid.in_turn import InTurnManager
 from pagesim.kvcache.hybrid.lookup import Found, LookUp
 from pagesim.kvcache.hybrid.state import StateFamily
@@ -19,7 +19,7 @@ from pagesim.kvcache.hybrid.windows import ChunkFamily, WindowFamily
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
-Served = tuple[FullFamily, Table]
+Served = tuple[FullFamily, FamilyTable]
 """A family, and a sequence's block tables in its groups."""
 
 

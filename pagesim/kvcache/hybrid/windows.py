@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pagesim.kvcache.groups import KVGroup, SlidingWindow
 from pagesim.kvcache.hybrid.blocks import Blocks
 from pagesim.kvcache.hybrid.families import DENSE, FullFamily, Hits, Setting, replay_boundaries
-from pagesim.kvcache.runs import Content
+from pagesim.kvcache.runs import BlockContent
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
@@ -53,7 +53,7 @@ class WindowFamily(FullFamily):
         return sorted(places)
 
     def find(
-        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+        self, content: BlockContent, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
     ) -> Hits:
         most = tokens // self.size
         contiguous, further = self.contiguous + drops_block, int(drops_block)
@@ -79,7 +79,7 @@ class ChunkFamily(FullFamily):
     __slots__ = ()
 
     def find(
-        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+        self, content: BlockContent, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
     ) -> Hits:
         gone = self.group.released(tokens)
         hits: Hits = [None] * gone

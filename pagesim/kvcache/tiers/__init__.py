@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.tiers.arc import Arc
+from pagesim.kvcache.tiers.arc import VllmArc
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, RequestUse
 from pagesim.kvcache.tiers.lru import LruByRequest
-from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
+from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, ChunkCopy
 from pagesim.kvcache.tiers.names import EVICTIONS, new_eviction
 from pagesim.kvcache.tiers.never import Never
 from pagesim.kvcache.tiers.spans import Spans
@@ -22,15 +22,14 @@ __all__ = [
     "EVICTIONS",
     "UNLIMITED",
     "WRITING",
-    "Arc",
     "ChainBacking",
     "ChainUse",
+    "ChunkCopy",
     "ChunkRun",
     "ChunkStore",
     "Copy",
     "Eviction",
     "LruByRequest",
-    "Move",
     "Never",
     "RequestUse",
     "Spans",
@@ -38,6 +37,7 @@ __all__ = [
     "TierChain",
     "TierCounts",
     "Traffic",
+    "VllmArc",
     "count",
     "group_of",
     "joined",

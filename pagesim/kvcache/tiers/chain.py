@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles
-from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
+from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, ChunkCopy
 from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import WRITING, ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
@@ -34,8 +34,8 @@ class Tier:
 class TierChain:
     """The tiers behind a device, and the copies of chunks that are due between them.
 
-    The chain reserves room for a copy and returns a `Move`. Its driver carries out each move once those in
-    its ``after`` have finished, then calls ``over``.
+    The chain reserves room for a copy and returns a `ChunkCopy`. Its driver carries out each one once those
+    in its ``after`` have finished, then calls ``over``.
 
     - *Write-through*: what the device offers goes to the first tier and to the direct ones. What is written
       to a tier continues to an inclusive one behind it, if that can make room.
@@ -66,7 +66,7 @@ class TierChain:
                     f"tier {tier.name} is exclusive and no tier is above it: nothing leads to it"
                 )
         self.tiers = tuple(tiers)
-        self.moves: dict[Move, None] = {}
+        self.moves: dict[ChunkCopy, None] = {}
         self.traffic = [Traffic() for _ in tiers]
 
     # Questions
@@ -92,7 +92,7 @@ class TierChain:
         """Return the record of a new request, which has not used the chain yet."""
         return ChainUse(len(self.tiers))
 
-    def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
+    def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[ChunkCopy] | None:
         """Offer chunks that the device has computed to all tiers that are linked to it.
 
         Args:
@@ -103,7 +103,7 @@ class TierChain:
             The moves that write chunks to tiers that lack them. None if the first tier cannot make room for
             all of its chunks: they can be offered again.
         """
-        found: list[Move] = []
+        found: list[ChunkCopy] = []
         for place in range(len(self.tiers)):
             if self._above(place) != DEVICE:
                 continue
@@ -114,10 +114,12 @@ class TierChain:
                 missing, demotions = taken
                 found += demotions
                 if missing:
-                    found.append(self._begin(Move(use, missing, DEVICE, place, writes=True, after=demotions)))
+                    found.append(
+                        self._begin(ChunkCopy(use, missing, DEVICE, place, writes=True, after=demotions))
+                    )
         return found
 
-    def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move]:
+    def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[ChunkCopy]:
         """Start loading chunks to the device, each from the nearest tier in which it is ready.
 
         Raises:
@@ -134,13 +136,13 @@ class TierChain:
             self.traffic[place].loaded += count(found)
         return [move for place in sorted(by_place) for move in self._raise(use, by_place[place], place, True)]
 
-    def over(self, move: Move) -> list[Move]:
+    def over(self, move: ChunkCopy) -> list[ChunkCopy]:
         """Finish a move that has been carried out, and return the moves that follow from it."""
         if any(each in self.moves for each in move.after):
             raise ValueError(f"{move} is over before what it comes after")
         del self.moves[move]
         use, runs, source, target = move.use, move.runs, move.source, move.target
-        found: list[Move] = []
+        found: list[ChunkCopy] = []
         if move.writes:
             self.tiers[target].store.written(runs)
             if move.loads:
@@ -184,7 +186,7 @@ class TierChain:
     def _above(self, place: int) -> int:
         return DEVICE if place == 0 or self.tiers[place].direct else place - 1
 
-    def _begin(self, move: Move) -> Move:
+    def _begin(self, move: ChunkCopy) -> ChunkCopy:
         self.moves[move] = None
         if move.writes:
             traffic, chunks = self.traffic[move.target], move.chunks
@@ -198,7 +200,7 @@ class TierChain:
 
     def _make_room(
         self, place: int, use: ChainUse, runs: Sequence[ChunkRun]
-    ) -> tuple[list[ChunkRun], list[Move]] | None:
+    ) -> tuple[list[ChunkRun], list[ChunkCopy]] | None:
         """Offer chunks to a tier; return those to write and the demotions due before, or None if too full."""
         store = self.tiers[place].store
         missing = store.offer(use.of[place], runs)
@@ -206,12 +208,12 @@ class TierChain:
             return None
         return missing, self._demote(place, store.victims)
 
-    def _demote(self, place: int, victims: Sequence[ChunkRun]) -> list[Move]:
+    def _demote(self, place: int, victims: Sequence[ChunkRun]) -> list[ChunkCopy]:
         """Demote what a tier has evicted to an exclusive one behind it, as far as that can make room."""
         below = place + 1
         if not victims or not self._is_exclusive(below):
             return []
-        use, found, moved = self.new_use(), list[Move](), list[ChunkRun]()
+        use, found, moved = self.new_use(), list[ChunkCopy](), list[ChunkRun]()
         for victim in victims:
             for chunk in reversed(singles([victim])):
                 taken = self._make_room(below, use, [chunk])
@@ -220,14 +222,14 @@ class TierChain:
                     found += taken[1]
         self.tiers[below].store.finish(use.of[below])
         if moved:
-            found.append(self._begin(Move(use, moved, place, below, writes=True, after=found)))
+            found.append(self._begin(ChunkCopy(use, moved, place, below, writes=True, after=found)))
         return found
 
-    def _raise(self, use: ChainUse, runs: Sequence[ChunkRun], place: int, reads: bool) -> list[Move]:
+    def _raise(self, use: ChainUse, runs: Sequence[ChunkRun], place: int, reads: bool) -> list[ChunkCopy]:
         """Move chunks from a tier one link closer to the device."""
         above = self._above(place)
         if above == DEVICE:
-            return [self._begin(Move(use, runs, place, DEVICE, reads=reads, loads=True))]
+            return [self._begin(ChunkCopy(use, runs, place, DEVICE, reads=reads, loads=True))]
         taken = self._make_room(above, use, runs)
         missing, demotions = taken if taken is not None else ([], [])
         kept = of_runs(missing)
@@ -235,11 +237,11 @@ class TierChain:
         for writes, some in ((True, missing), (False, [part for run in runs for part in kept.missing(run)])):
             if some:
                 after = demotions if writes else ()
-                move = Move(use, some, place, above, reads=reads, writes=writes, loads=True, after=after)
+                move = ChunkCopy(use, some, place, above, reads=reads, writes=writes, loads=True, after=after)
                 found = [*found, self._begin(move)]
         return found
 
-    def _write_through(self, use: ChainUse, runs: Sequence[ChunkRun], place: int) -> list[Move]:
+    def _write_through(self, use: ChainUse, runs: Sequence[ChunkRun], place: int) -> list[ChunkCopy]:
         """Copy what was written to a tier to an inclusive one behind it, if that can make room."""
         below = place + 1
         if below == len(self.tiers) or self.tiers[below].exclusive or self.tiers[below].direct:
@@ -253,7 +255,7 @@ class TierChain:
         self.tiers[place].store.pin(use.of[place], missing)
         return [
             *demotions,
-            self._begin(Move(use, missing, place, below, reads=True, writes=True, after=demotions)),
+            self._begin(ChunkCopy(use, missing, place, below, reads=True, writes=True, after=demotions)),
         ]
 
     def _give_up(self, place: int, runs: Sequence[ChunkRun]) -> None:

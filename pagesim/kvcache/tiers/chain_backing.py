@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pagesim.kvcache.tiers.chain import TierChain
 from pagesim.kvcache.tiers.chunks import ChunkRun, count
-from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
+from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, ChunkCopy
 from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.setup.compiled import mypyc_attr
@@ -19,13 +19,13 @@ class Copy(NamedTuple):
     Attributes:
         runs: runs of the chunks, in token order.
         is_store: whether it reads from the device rather than writing to it.
-        moves: current moves of the copy. Whoever carries them out replaces them by those that follow, until
+        moves: current moves of the copy. The driver replaces finished ones by those that follow, until
             all of them end at the device.
     """
 
     runs: Sequence[ChunkRun]
     is_store: bool
-    moves: list[Move]
+    moves: list[ChunkCopy]
 
     @property
     def chunks(self) -> int:
@@ -49,7 +49,7 @@ class ChainBacking:
 
     def __init__(self, chain: TierChain) -> None:
         self.chain = chain
-        self._begun: list[Move] = []
+        self._begun: list[ChunkCopy] = []
 
     @property
     def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
@@ -102,7 +102,7 @@ class ChainBacking:
         for move in copy.moves:
             self._begun += self.chain.over(move)
 
-    def take_moves(self) -> list[Move]:
+    def take_moves(self) -> list[ChunkCopy]:
         """Return and clear the moves from tier to tier that began since the last call, in order."""
         moves, self._begun = self._begun, []
         return moves

@@ -24,7 +24,7 @@ class ChainUse:
         self.of = [RequestUse() for _ in range(tiers)]
 
 
-class Move:
+class ChunkCopy:
     """A copy of chunks to be carried out.
 
     Attributes:
@@ -50,7 +50,7 @@ class Move:
         reads: bool = False,
         writes: bool = False,
         loads: bool = False,
-        after: Sequence[Move] = (),
+        after: Sequence[ChunkCopy] = (),
     ) -> None:
         self.use = use
         self.runs = tuple(runs)

@@ -12,7 +12,7 @@ from pagesim.kvcache.ring import Ring
 from pagesim.kvcache.sequence_group import SequenceGroup
 
 
-class Span:
+class PageSpan:
     """The range of pages that a request holds in each group.
 
     Attributes:
@@ -95,7 +95,7 @@ class TypedManager(InTurnManager):
 
     def held_blocks(self, request: SequenceGroup) -> int:
         """Return the pages that a request holds."""
-        span: Span = request.block_state
+        span: PageSpan = request.block_state
         return sum(span.end) - sum(span.gone)
 
     def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
@@ -133,7 +133,7 @@ class TypedManager(InTurnManager):
     def admit(self, request: SequenceGroup, tokens: int) -> None:
         self._check_single(request)
         self._check_room(self.blocks_to_admit(request, tokens))
-        request.block_state = Span(len(self.groups))
+        request.block_state = PageSpan(len(self.groups))
         self._take_for(request, tokens)
 
     def release(self, request: SequenceGroup) -> None:

@@ -24,7 +24,7 @@ MOST_CELLS = 1 << 17
 """Blocks with numbers from this one on are left out of snapshots."""
 
 
-class Table(NamedTuple):
+class StayTable(NamedTuple):
     """The blocks of a stay in token order, ``[B]``, and their indices in its block table, ``[B]``."""
 
     blocks: Sequence[int] | Column
@@ -41,7 +41,7 @@ def blank(blocks: int) -> Column:
 def cells_of(
     blocks: int,
     stays: Sequence[int],
-    tables: Sequence[Table],
+    tables: Sequence[StayTable],
     precedence: Sequence[int],
     memory: AddressedManager | None = None,
 ) -> Column:
@@ -83,7 +83,7 @@ def _numbers(some: Sequence[int] | Column) -> Column:
     return np.arange(some.start, some.stop) if isinstance(some, range) else np.array(some, np.int64)
 
 
-def samples_of(memory: AddressedManager, request: EngineRequest) -> list[Table]:
+def samples_of(memory: AddressedManager, request: EngineRequest) -> list[StayTable]:
     """Return all blocks of each sample of a request, including reserved ones."""
     samples: list[Sequence[int]]
     if isinstance(memory, ContiguousManager):
@@ -91,7 +91,7 @@ def samples_of(memory: AddressedManager, request: EngineRequest) -> list[Table]:
         samples = [range(first, first + blocks) for first, blocks in runs]
     else:
         samples = [memory.blocks_of(request, sample) for sample in range(request.samples)]
-    return [Table(blocks, range(len(blocks))) for blocks in samples]
+    return [StayTable(blocks, range(len(blocks))) for blocks in samples]
 
 
 def reservation_of(memory: AddressedManager, request: EngineRequest) -> int | None:

@@ -9,19 +9,19 @@ import numpy as np
 
 from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.kvcache import HybridManager, KVGroup
-from pagesim.results.report.cells import CACHED, FREE, Column, Table, park_of
+from pagesim.results.report.cells import CACHED, FREE, Column, StayTable, park_of
 from pagesim.scheduling.request import EngineRequest
 
 NULL = -1
 
 
-def tables_of(memory: HybridManager, request: EngineRequest) -> list[Table]:
+def tables_of(memory: HybridManager, request: EngineRequest) -> list[StayTable]:
     """Return a request's blocks in each group and their indices in the group's block table."""
     tables = []
     for group in range(len(memory.groups)):
         blocks = np.array(memory.block_table(request, group=group), np.int64)
         (places,) = np.nonzero(blocks != NULL)
-        tables.append(Table(blocks[places], places))
+        tables.append(StayTable(blocks[places], places))
     return tables
 
 

@@ -15,7 +15,7 @@ from pagesim.results.replay import Looks, NotReplayed, replayed, server_of
 from pagesim.results.report.cells import (
     AddressedManager,
     Column,
-    Table,
+    StayTable,
     blank,
     cells_of,
     changes,
@@ -74,7 +74,7 @@ class _Holding(NamedTuple):
     """What a stay holds; see `Snapshot`, and `cells_of` for the precedence."""
 
     stay: int
-    table: Table
+    table: StayTable
     length: int
     needed: int
     precedence: int

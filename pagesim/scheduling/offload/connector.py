@@ -11,7 +11,7 @@ from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import ChainBacking, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.jobs import Job, Transfers
-from pagesim.scheduling.offload.look_up import LookUp
+from pagesim.scheduling.offload.look_up import TierLookUp
 from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.pending_reads import PendingReads
 from pagesim.scheduling.offload.tracked import Tracked
@@ -60,7 +60,7 @@ class Connector:
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Loads end at multiples of this many tokens, a full-attention group's chunk; None if chunks differ.
         self._ends_at = max(whole or {group.tokens for group in self._groups}) if len(whole) < 2 else None
-        self._look_up = LookUp(self._groups, backing.chain)
+        self._look_up = TierLookUp(self._groups, backing.chain)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # with chunks not offered yet
         self._loading: Spans[bool] = Spans()

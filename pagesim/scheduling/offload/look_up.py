@@ -11,7 +11,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class LookUp:
+class TierLookUp:
     """Looks up requests in a chain of tiers.
 
     Groups that keep all tokens bound the length first. The other groups then shorten it in turn, largest

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class GpuTier:
     """The defaults for GPUs of one class of memory size.
 
     Attributes:
@@ -36,14 +36,14 @@ class Tier:
 
 
 TIERS = (
-    Tier(20, 2048, 8, 8),
-    Tier(35, 4096, 48, 160),
-    Tier(60, 4096, 32, 160),
-    Tier(160, 8192, 256, 512),
-    Tier(float("inf"), 16384, 512, 512),
+    GpuTier(20, 2048, 8, 8),
+    GpuTier(35, 4096, 48, 160),
+    GpuTier(60, 4096, 32, 160),
+    GpuTier(160, 8192, 256, 512),
+    GpuTier(float("inf"), 16384, 512, 512),
 )
 
-UNKNOWN = Tier(0, 4096, 160, 160)
+UNKNOWN = GpuTier(0, 4096, 160, 160)
 """The defaults if the GPU's memory is unknown."""
 
 PAGED_GPUS = ("b200", "gb200", "b300", "gb300")
@@ -65,7 +65,7 @@ LLAMA_2_GRAPHS = 4096
 """Tokens of the largest prefill with a CUDA graph for models named llama-2."""
 
 
-def tier_of(machine: Machine) -> Tier:
+def tier_of(machine: Machine) -> GpuTier:
     """Return the tier of a GPU."""
     gib = _memory_mib(machine) / 1024
     return next(tier for tier in TIERS if gib < tier.below_gib) if gib else UNKNOWN

@@ -38,7 +38,7 @@ from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.recv_skipper import PREFILL_WEIGHT, SchedulerRecvSkipper
 from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest, room_behind
 from pagesim.scheduling.sglang.results import PendingResults
-from pagesim.scheduling.sglang.speculation import Drafts, SpeculativePool
+from pagesim.scheduling.sglang.speculation import PendingDrafts, SpeculativePool
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -199,13 +199,13 @@ class Sglang(Scheduler):
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.steps_in_flight = self.in_flight - 1
-        self.drafts: Drafts | None = None
+        self.drafts: PendingDrafts | None = None
         if options.speculation is None:
             self.pool = TokenPool(memory, options)
             self.results = PendingResults(self.pool)
         else:
             self.pool = pool = SpeculativePool(memory, options)
-            self.results = self.drafts = Drafts(pool, options)
+            self.results = self.drafts = PendingDrafts(pool, options)
             self.speculation, self.decodes_apart = self.drafts.counts, True
         self.hicache: HiCacheController | None = None
         if isinstance(memory, HostRadixManager):

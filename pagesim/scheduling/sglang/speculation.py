@@ -125,7 +125,7 @@ class Flight(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Drafts(PendingResults):
+class PendingDrafts(PendingResults):
     """The pending results with speculative decoding, where the number of tokens of a step is known late.
 
     A running request's ``length`` counts its known tokens. ``committed`` follows when a result is processed,

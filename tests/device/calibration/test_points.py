@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 
 from pagesim.device.calibration.points import Grid, Measurement, measurements
-from pagesim.device.calibration.rank import AttentionShape, Rank, rank_of
+from pagesim.device.calibration.rank import AttentionShape, TensorParallelRank, rank_of
 from pagesim.device.live.batch import columns_alike
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
@@ -64,12 +64,12 @@ def config_of(tmp_path: Path) -> Any:
     return store
 
 
-def rank(model: str, device: str = "cpu", **options: Any) -> Rank:
+def rank(model: str, device: str = "cpu", **options: Any) -> TensorParallelRank:
     system = checked(System, {"model": model, **options})
     return rank_of(EngineConfig(system), device=device, cuda_graphs=False, swap="gather")
 
 
-def asked(of: Rank, *block_sizes: int, on_gpu: bool = False) -> list[Measurement]:
+def asked(of: TensorParallelRank, *block_sizes: int, on_gpu: bool = False) -> list[Measurement]:
     return list(measurements(of, GRID, block_sizes or (16,), model="mine", on_gpu=on_gpu))
 
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps  # noqa: E402
 from pagesim.device.live.model import Model, check_model  # noqa: E402
-from pagesim.device.live.tokens import Tokens  # noqa: E402
+from pagesim.device.live.tokens import TokenIds  # noqa: E402
 from pagesim.models import ModelSpec, model  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -98,13 +98,13 @@ def test_a_model_that_is_not_built_is_refused(name, longest, said):
 def test_tokens_are_the_same_in_any_order_and_differ_between_samples():
     from pagesim.scheduling.request import EngineRequest, Family
 
-    tokens = Tokens(1000, seed=4)
+    tokens = TokenIds(1000, seed=4)
     request = EngineRequest(0, row=3, arrival=0, prompt=10, output=9, family=Family(10, (9, 9), None))
     first, second = tokens.of(request, 0, 0, 16), tokens.of(request, 1, 0, 16)
     assert (first[:10] == second[:10]).all()
     assert (first[10:] != second[10:]).any()
     assert (tokens.of(request, 0, 7, 13) == first[7:13]).all()
-    assert (Tokens(1000, seed=5).of(request, 0, 0, 16) != first).any()
+    assert (TokenIds(1000, seed=5).of(request, 0, 0, 16) != first).any()
     assert first.min() >= 0
     assert first.max() < 1000
     tokens.take_over(request, 1, 0, 14)
