@@ -30,7 +30,7 @@ from pagesim.setup.scenario import Scenario
 from pagesim.setup.serve import read_serve
 
 
-class Cache(BaseModel):
+class CacheStudy(BaseModel):
     """What to compare; not part of the scenario."""
 
     policies: str = Field(
@@ -72,7 +72,7 @@ _FIELDS = {
 }
 
 
-@with_fields({**Cache.model_fields, **_FIELDS}, engine=True)
+@with_fields({**CacheStudy.model_fields, **_FIELDS}, engine=True)
 def command(
     *, scenario: SCENARIO = None, serve: SERVE = None, out: OUT = None, flags: dict[str, Any]
 ) -> None:
@@ -84,7 +84,7 @@ def command(
 
     Example: pagesim cache --trace conversation.jsonl --model llama-3.1-8b --gpu h100 --out out/cache
     """
-    asked = taken(Cache, flags)
+    asked = taken(CacheStudy, flags)
     server = None if serve is None else read_serve(serve)
     chosen = scenario_from(Scenario, scenario, flags, server)
     import pandas as pd

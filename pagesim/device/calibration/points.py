@@ -36,7 +36,7 @@ class Measurement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class CalibrationGrid:
     """The sizes to measure.
 
     Args:
@@ -61,7 +61,7 @@ class Grid:
     iterations: tuple[int, ...]
     most_context: int = 1 << 30
 
-    def quick(self) -> Grid:
+    def quick(self) -> CalibrationGrid:
         """Return the grid with every second size of each list, plus its last."""
         fewer: dict[str, Any] = {
             name: (*sizes[:-1:2], sizes[-1]) for name, sizes in vars(self).items() if isinstance(sizes, tuple)
@@ -70,7 +70,7 @@ class Grid:
 
 
 def measurements(
-    rank: TensorParallelRank, grid: Grid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
+    rank: TensorParallelRank, grid: CalibrationGrid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
 ) -> Iterator[Measurement]:
     """Yield a system's measurements: by block size, then independent of it, then whole iterations.
 
@@ -107,7 +107,7 @@ def measurements(
             yield Measurement(ITERATION, first, size, 0, of_model(ITERATION, batch=size, block_size=first))
 
 
-def _attention(rank: TensorParallelRank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+def _attention(rank: TensorParallelRank, grid: CalibrationGrid, block_size: int) -> Iterator[Measurement]:
     """Yield attention by span: decoding, decoding with drafts, prompts and prompt chunks."""
     longest = rank.spec.max_model_len
     decodes = [
@@ -177,7 +177,7 @@ def _write(rank: TensorParallelRank, of: AttentionShape, tokens: int, block_size
     return Point("copy", "reshape-and-cache", {**common, **of.head_columns})
 
 
-def _moves(rank: TensorParallelRank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+def _moves(rank: TensorParallelRank, grid: CalibrationGrid, block_size: int) -> Iterator[Measurement]:
     """Yield copies within the device and swaps in both directions, for blocks of all layers."""
     pieces, size = rank.pieces(block_size)
     for blocks in grid.blocks:
@@ -202,7 +202,7 @@ def _products(rank: TensorParallelRank, tokens: int) -> tuple[tuple[Point, int],
     )
 
 
-_GPU = Grid(
+_GPU = CalibrationGrid(
     tokens=(
         1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,
         1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096,
@@ -222,7 +222,7 @@ _GPU = Grid(
     iterations=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256),
 )  # fmt: skip
 
-_CPU = Grid(
+_CPU = CalibrationGrid(
     tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
     sequences=(1, 2, 4, 8, 16, 32, 64),
     batches=(1, 4, 16, 64),
@@ -236,7 +236,7 @@ _CPU = Grid(
 """Few enough sizes for about a minute, since the result says nothing about a GPU."""
 
 
-def grid_for(device: str, *, quick: bool) -> Grid:
+def grid_for(device: str, *, quick: bool) -> CalibrationGrid:
     """Return the sizes to measure on a device.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.tiers.arc import VllmArc
+from pagesim.kvcache.tiers.arc import TierArc
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
@@ -34,10 +34,10 @@ __all__ = [
     "RequestUse",
     "Spans",
     "Tier",
+    "TierArc",
     "TierChain",
     "TierCounts",
     "Traffic",
-    "VllmArc",
     "count",
     "group_of",
     "joined",

@@ -9,7 +9,7 @@ from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
-class VllmArc(Eviction):
+class TierArc(Eviction):
     """vLLM's adaptive replacement cache, whose order changes when a request has finished.
 
     Args:

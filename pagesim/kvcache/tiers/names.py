@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from pagesim.eviction import EVICTION_POLICIES
-from pagesim.kvcache.tiers.arc import VllmArc
+from pagesim.kvcache.tiers.arc import TierArc
 from pagesim.kvcache.tiers.by_policy import ByPolicy
 from pagesim.kvcache.tiers.eviction import Eviction
 from pagesim.kvcache.tiers.lru import LruByRequest
@@ -15,7 +15,7 @@ from pagesim.kvcache.tiers.never import Never
 EVICTIONS: Mapping[str, Callable[[int], Eviction]] = MappingProxyType(
     {
         "lru": lambda capacity: LruByRequest(),
-        "arc": VllmArc,
+        "arc": TierArc,
         "never": lambda capacity: Never(),
     }
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager, ChunkedLocal, State
-from pagesim.kvcache.tiers import ChainBacking, ChunkStore, LruByRequest, Tier, TierChain, TierCounts, VllmArc
+from pagesim.kvcache.tiers import ChainBacking, ChunkStore, LruByRequest, Tier, TierArc, TierChain, TierCounts
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.kv_connector import KVConnector
 from pagesim.scheduling.offload.connector import Connector
@@ -190,6 +190,6 @@ def _one_tier(options: VllmV1Options) -> TierChain:
     """Return vLLM's single tier in host memory, as a chain."""
     chunks = options.kv_offloading_chunks
     assert chunks is not None
-    eviction = VllmArc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
+    eviction = TierArc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
     store = ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0)
     return TierChain([Tier("host", store)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pagesim.device.calibration.points import Grid
+from pagesim.device.calibration.points import CalibrationGrid
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Costs:
     overhead: Callable[[int], float] = lambda sequences: 7e-4 + 1e-5 * sequences
 
 
-SMALL = Grid(
+SMALL = CalibrationGrid(
     tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     sequences=(1, 2, 4, 8, 16, 32),
     batches=(1, 2, 4, 8, 16, 32),
@@ -134,7 +134,7 @@ class FakeDevice:
 
 
 @pytest.fixture
-def small_grid(monkeypatch: pytest.MonkeyPatch) -> Grid:
+def small_grid(monkeypatch: pytest.MonkeyPatch) -> CalibrationGrid:
     """Let a calibration measure a small grid, once."""
     from pagesim.device.calibration import calibrating
 

@@ -12,14 +12,14 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import numpy as np
 
-from pagesim.device.calibration.points import Grid, Measurement, measurements
+from pagesim.device.calibration.points import CalibrationGrid, Measurement, measurements
 from pagesim.device.calibration.rank import AttentionShape, TensorParallelRank, rank_of
 from pagesim.device.live.batch import columns_alike
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System, checked
 
-GRID = Grid(
+GRID = CalibrationGrid(
     tokens=(1, 2, 4, 8),
     sequences=(1, 2, 3),
     batches=(1, 8),
