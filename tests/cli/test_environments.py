@@ -189,9 +189,9 @@ def test_a_stream_that_is_closed_ends_no_command_in_a_traceback(number, code, sa
 def test_memory_that_is_exhausted_is_a_sentence(tmp_path):
     rows = b"5,6\n" * 8_000_000
     (tmp_path / "t.csv").write_bytes(b"prompt_tokens,output_tokens\n" + rows)
-    code, _, err = started(
-        "trace", "describe", "t.csv", cwd=tmp_path, limit=1 << 30, OPENBLAS_NUM_THREADS="1"
-    )
+    # One thread each: where no memory is left for a new thread, Arrow 15 may wait for it for ever.
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "ARROW_IO_THREADS"), "1")
+    code, _, err = started("trace", "describe", "t.csv", cwd=tmp_path, limit=1 << 30, **threads)
     assert code == 2
     assert err.startswith("pagesim: memory is exhausted: this needs more than")
     assert err.count("\n") == 1
