@@ -118,10 +118,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive rows, expanded to iterations.
+    """Consecutive recorded rows, expanded to one entry per iteration.
 
     Attributes:
-        rows: the rows.
+        rows: recorded rows, each of one iteration or one fast-forward.
         clock: when each iteration was decided, ``[I]``, in ticks.
         start: when it started, ``[I]``, in ticks.
         ticks: how long it took, ``[I]``, in ticks.

@@ -33,7 +33,7 @@ def tables_of_ranks(
         trace: requests of the log.
         names: the log's request names, ``[N]``.
         steps: the log's steps of all ranks.
-        tables: whether to number blocks.
+        tables: whether block managers number their blocks.
     """
     import pandas as pd
 

@@ -88,10 +88,10 @@ their own engine, and so has the same engine time as vLLM."""
 
 
 def engine_of(source: str, model_name: str, policy: str) -> EngineTime:
-    """Return the engine's own time in a system of the paper.
+    """Return the engine's own time per iteration and per sequence in a system of the paper.
 
-    Both numbers are what kernels timed by others leave unexplained. Since kernels run layer by layer, the
-    numbers are scaled by the number of layers for models other than `FITTED_FOR`.
+    Both are what kernel times published by others leave unexplained. Since kernels run layer by layer, they
+    are scaled by the number of layers for models other than `FITTED_FOR`.
 
     Args:
         source: source of the other costs, a key of `ENGINES`.

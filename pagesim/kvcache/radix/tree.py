@@ -156,7 +156,7 @@ class RadixTree:
             content: content of a sequence that begins with the prefix.
             tokens: length of the prefix in whole pages; in entries if the tree is keyed by pairs.
             seen: tokens of this sequence that were inserted before; nodes up to there count no new hit.
-            met: called with each node on the path and whether it is new; it may split the node.
+            met: callback for each node on the path, given whether the node is new; it may split the node.
 
         Returns:
             The tokens that were in the tree already, and the node at which the prefix ends.
