@@ -23,11 +23,11 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from pagesim.device.calibration import calibrating
-from pagesim.device.calibration.points import Grid
+from pagesim.device.calibration.points import CalibrationGrid
 from pagesim.kernels.bench.session import Session
 
 out, hangs_at = Path(sys.argv[1]), int(sys.argv[2])
-calibrating.grid_for = lambda device, quick: Grid(
+calibrating.grid_for = lambda device, quick: CalibrationGrid(
     tokens=(1, 8, 64), sequences=(1, 8), batches=(1, 4), contexts=(16, 64), prompts=((1, 8), (1, 32), (2, 8)),
     chunks=(), blocks=(1, 4), iterations=(1, 4),
 )
