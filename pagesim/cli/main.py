@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from _thread import interrupt_main
 from contextlib import suppress
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from pagesim.errors import PACKAGES, PagesimError, escaped, reason
@@ -28,7 +29,23 @@ def app() -> None:
         sys.exit(130)
 
 
+_interrupts: list[int] = []
+
+
+def _note_interrupts() -> None:
+    """Note every interrupt from now on, unless interrupts are ignored, as in a shell's background job."""
+    _interrupts.clear()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    signal.default_int_handler(number, frame)
+
+
 def _answer() -> None:
+    _note_interrupts()
     _settle_streams()
     _settle_figures()
     sys.unraisablehook = _not_raised
@@ -37,6 +54,12 @@ def _answer() -> None:
         try:
             _check_arguments()
             _run()
+        except BaseException:
+            # Libraries turn an interrupt that falls into them into errors of their own: pydantic's core into
+            # a SchemaError, or into a panic in older releases.
+            if _interrupts:
+                raise KeyboardInterrupt from None
+            raise
         finally:
             if sys.stdout is not None:  # it is None where the caller closed it
                 sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
@@ -63,11 +86,6 @@ def _answer() -> None:
         if blamed is None:
             raise
         _refuse(f"{blamed} ended the command with {type(error).__name__}: {reason(error)}")
-    except BaseException as error:
-        # An interrupt that falls into older releases of pydantic's core comes out as a panic of it.
-        if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
-            raise KeyboardInterrupt from None
-        raise
 
 
 _NO_TEXT = (

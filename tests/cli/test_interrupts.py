@@ -61,3 +61,25 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+@pytest.mark.parametrize("error", ["ValueError", "SystemExit", "BaseException", "PagesimError"])
+def test_an_interrupt_that_a_library_turns_into_an_error_of_its_own_is_an_interrupt(error):
+    program = f"""
+import signal
+from pagesim.cli import main
+from pagesim.errors import PagesimError
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
+def run():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise {error}("Error building validator: KeyboardInterrupt")
+
+main._run = run
+main.app()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
