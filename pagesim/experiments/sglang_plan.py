@@ -105,7 +105,9 @@ def plan_sglang(system: System) -> SglangPlan:
             "attention": (slots, float(sized.plan.token_bytes)),
             "states": (sized.plan.states, float(sized.plan.state_bytes)),
         }
-        used += (sized.plan.states + 1) * sized.plan.state_bytes
+        if sized.plan.verified:
+            pools["states of drafts"] = (sized.plan.verified_states, float(sized.plan.state_bytes))
+        used += sized.plan.bytes_of_states
     else:
         pools = {"all layers": (slots, sized.block_bytes / sized.block_size)}
     if (host := host_pool(config)) is not None:

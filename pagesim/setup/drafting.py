@@ -65,10 +65,9 @@ def drafting_of(config: EngineConfig) -> Drafting:
 
 def _check_layers(options: SglangOptions, target: ModelSpec) -> None:
     """Refuse speculative decoding for a model part of whose cache SGLang keeps in a separate pool."""
-    apart = {layer.kind for layer in target.cache_layers} - {"full", "latent", "indexer"}
-    if apart and not (options.disable_hybrid_swa_memory and not target.state_layers):
+    windowed = {layer.kind for layer in target.cache_layers} - {"full", "latent", "indexer", "state"}
+    if windowed and not options.disable_hybrid_swa_memory:
         raise PagesimError(
             f"speculative_algorithm is {options.speculative_algorithm}, and layers of {target.name} keep a "
-            "window or a state, in a pool of their own: what SGLang decides then is checked by no log; "
-            "leave it out"
+            "window, in a pool of their own: what SGLang decides then is checked by no log; leave it out"
         )

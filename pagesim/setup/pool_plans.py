@@ -38,16 +38,31 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
                 f"mamba_radix_cache_strategy is no_buffer, and block_size is {page}; SGLang needs pages of "
                 "1 token for it: choose extra_buffer, or leave block_size out"
             )
-        running = options.max_running_requests if options.disable_radix_cache else None
+        running = options.max_running_requests or 0  # with drafts it has a default
+        apart = {layer.kind for layer in config.drafting.layers} - {"full", "latent"}
+        if apart:
+            raise PagesimError(
+                f"layers of {options.speculative_draft_model_path} keep a {' and a '.join(sorted(apart))}: "
+                f"what SGLang decides then for {model.name} is checked by no log; choose another drafter"
+            )
+        interval, verified = options.mamba_track_interval, options.speculative_num_draft_tokens or 0
+        if interval < verified:
+            raise PagesimError(
+                f"mamba_track_interval is {interval}, and a step verifies {verified} tokens; SGLang does not "
+                "start so: raise it"
+            )
         return plan_states(
             model,
             block_size=page,
             of_a_request=states_of_a_request(options, page),
-            states=options.max_mamba_cache_size or running or 0,
+            states=options.max_mamba_cache_size or (running if options.disable_radix_cache else 0),
             ratio=options.mamba_full_memory_ratio,
             state_dtype=options.mamba_ssm_dtype and STATE_DTYPES[options.mamba_ssm_dtype],
             kv_dtype=kv_dtype,
             tp=tp,
+            draft_layers=config.drafting.attending,
+            verified=verified,
+            running=running,
         )
     if options.disable_hybrid_swa_memory:
         return None

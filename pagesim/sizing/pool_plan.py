@@ -86,6 +86,8 @@ class StatePlan:
         of_a_request: state slots counted per running request, including those that the radix tree holds.
         chunk: tokens that the kernels of state layers compute at once.
         ratio: memory for states, as a fraction of that for tokens.
+        verified: tokens that a step verifies per request; each has a state of its own until it is accepted.
+        running: most requests that may run, however many states there are; needed with ``verified``.
         states: slots of the state pool; 0 if not known yet.
         num_blocks: pages of the token pool.
     """
@@ -96,6 +98,8 @@ class StatePlan:
     of_a_request: int
     chunk: int = 64
     ratio: float = 0.9
+    verified: int = 0
+    running: int = 0
     states: int = 0
     num_blocks: int = 0
 
@@ -109,12 +113,23 @@ class StatePlan:
         """Most requests that can run at once."""
         return self.states // self.of_a_request
 
+    @property
+    def verified_states(self) -> int:
+        """States of tokens being verified, those of a padding request included; 0 without drafts."""
+        return self.verified * (min(self.running, self.most_running) + 1)
+
+    @property
+    def bytes_of_states(self) -> int:
+        """Bytes of all states on each GPU, including a padding state."""
+        return (self.states + 1 + self.verified_states) * self.state_bytes
+
     def within(self, cache_bytes: int) -> StatePlan:
-        """Return the plan whose two pools and a padding state share this many bytes on each GPU."""
-        share = cache_bytes * self.ratio / (1 + self.ratio) - self.state_bytes
-        states = self.states or max(0, int(share // self.state_bytes))
-        rest = max(0, cache_bytes - (states + 1) * self.state_bytes)
-        return replace(self, states=states, num_blocks=rest // self.token_bytes // self.block_size)
+        """Return the plan whose two pools share this many bytes on each GPU."""
+        share = cache_bytes * self.ratio / (1 + self.ratio) - self.state_bytes * (1 + self.verified)
+        each = self.state_bytes * (1 + self.verified / self.of_a_request)
+        plan = replace(self, states=self.states or max(0, int(share // each)))
+        rest = max(0, cache_bytes - plan.bytes_of_states)
+        return replace(plan, num_blocks=rest // self.token_bytes // self.block_size)
 
     def holding(self, num_blocks: int) -> StatePlan:
         """Return the plan with this many pages in the first pool."""
@@ -149,6 +164,9 @@ def plan_states(
     state_dtype: str | None = None,
     kv_dtype: str = "fp16",
     tp: int = 1,
+    draft_layers: int = 0,
+    verified: int = 0,
+    running: int = 0,
 ) -> StatePlan:
     """Plan the pools of a model in which some layers keep a state.
 
@@ -163,6 +181,9 @@ def plan_states(
         state_dtype: data type of recurrent states; if left out, that of the model's config, or fp32.
         kv_dtype: data type of the cache.
         tp: GPUs over which heads are divided.
+        draft_layers: drafter layers, each of which keeps as much as an average attention layer.
+        verified: tokens that a step verifies per request; 0 without drafts.
+        running: most requests that may run; needed with ``verified``.
 
     Raises:
         PagesimError: some of its other layers do not keep all tokens.
@@ -179,13 +200,16 @@ def plan_states(
     wide = [
         replace(each, conv_dtype="bf16", state_dtype=dtype) for each, dtype in zip(keep, dtypes, strict=True)
     ]
+    token_bytes = sum(layer.bytes_per_token(kv_dtype, tp) for layer in attend)
     return StatePlan(
-        token_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in attend),
+        token_bytes=token_bytes + token_bytes * draft_layers // len(attend),
         state_bytes=sum(layer.state_bytes(tp) for layer in wide),
         block_size=block_size,
         of_a_request=of_a_request,
         chunk=max(layer.kernel_chunk for layer in keep),
         ratio=ratio,
+        verified=verified,
+        running=running,
         states=states,
     )
 

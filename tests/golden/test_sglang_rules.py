@@ -279,6 +279,12 @@ def with_states(rnd: Random, seed: int, trace: Path) -> dict[str, Any]:
     return options
 
 
+def with_states_and_drafts(rnd: Random, seed: int, trace: Path) -> dict[str, Any]:
+    """Return the options of a system that verifies drafts, and some of whose layers keep a state."""
+    options = with_states(rnd, seed, trace)
+    return options | random_drafts(rnd, options)
+
+
 def model_of(folder: Path, layer: str) -> str:
     """Return a model of full attention and of another layer, by its file."""
     file = folder / "model.toml"
@@ -351,3 +357,11 @@ def test_random_systems_that_verify_drafts_decide_by_the_rules(now: Now, first: 
 def test_random_systems_with_states_decide_by_the_rules(now: Now, part: int) -> None:
     logs = now(range(part * PART, (part + 1) * PART), with_states)
     assert any(log["evicted_states"].any() for log in logs) or part > 1
+
+
+@pytest.mark.slow_but("0")
+@pytest.mark.parametrize("part", range(8))
+def test_random_systems_with_states_and_drafts_decide_by_the_rules(now: Now, part: int) -> None:
+    logs = now(range(3000 + part * PART, 3000 + (part + 1) * PART), with_states_and_drafts)
+    assert any(log["evicted_states"].any() for log in logs)
+    assert any(log["accepted"].map(sum).any() for log in logs)

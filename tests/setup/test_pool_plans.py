@@ -16,6 +16,7 @@ from pagesim.sizing import StatePlan
 
 NO_BUFFER = {"mamba_radix_cache_strategy": "no_buffer"}
 ALONE = {"disable_radix_cache": True}
+DRAFTS = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
 
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2}
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 2048}
@@ -51,6 +52,8 @@ def config_of(model: str, tp: int = 1, **options: Any) -> EngineConfig:
         ("qwen3-next-80b", 4, 30, {**ALONE, "max_running_requests": 64}, 64, 2_519_260, 64),
         ("qwen3-next-80b", 4, 30, {"max_mamba_cache_size": 500}, 500, 1_833_868, 100),
         ("qwen3-next-80b", 4, 30, {"mamba_full_memory_ratio": 0.5}, 554, 1_748_980, 110),
+        # 1,626,364 tokens of 12 layers; pool_configurator.py adds the layer that drafts.
+        ("qwen3-next-80b", 4, 30, DRAFTS, 436, 1_626_364 * 12 // 13, 48),
     ],
 )
 def test_as_many_states_and_tokens_fit_as_the_engine_finds(
@@ -148,7 +151,14 @@ def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
     [
         ({"block_size": 16, **NO_BUFFER}, "no_buffer, and block_size is 16; SGLang needs pages of 1 token"),
         ({"attn_dp_size": 2}, "attn_dp_size is 2, and layers of qwen3-next-80b keep a state"),
-        ({"speculative_algorithm": "NGRAM"}, "speculative_algorithm is NGRAM, and layers of qwen3-next-80b"),
+        (
+            {**DRAFTS, "mamba_track_interval": 3},
+            "is 3, and a step verifies 4 tokens; SGLang does not start so",
+        ),
+        (
+            {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "nemotron-h-8b"},
+            "layers of nemotron-h-8b keep a state: .* choose another drafter",
+        ),
     ],
 )
 def test_what_is_in_no_log_beside_states_is_refused(options: dict[str, Any], sentence: str) -> None:

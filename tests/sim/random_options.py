@@ -56,9 +56,11 @@ def drafts_of_sglang(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
 
 def second_pool(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     """Return layers with a window or a recurrent state, which under SGLang have a pool of their own."""
-    if options["policy"] != "sglang" or "speculative_algorithm" in options or rnd.random() < 0.3:
+    if options["policy"] != "sglang" or rnd.random() < 0.3:
         return {}
     if rnd.random() < 0.5:
+        if "speculative_algorithm" in options:
+            return {}
         return {"model": str(WINDOWS), "swa_full_tokens_ratio": rnd.choice((0.3, 0.6, 1.0))}
     slots = rnd.choice((12, 20, 60))
     some = {

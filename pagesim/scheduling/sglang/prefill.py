@@ -152,10 +152,11 @@ def _decode_beside(scheduler: Sglang, batch: Batch) -> list[SglangRequest]:
         prompts = sum([req.tokens for req in scheduler.running.values() if not req.decodes])
         decode.prepare_for_decode(scheduler, batch)
         batch.decode_context = scheduler.context - prompts
+        if scheduler.pool.states is not None:
+            for req in beside:
+                scheduler.pool.states.skip_step(req, scheduler.memory.length(req))
     else:
         scheduler.drafts.decode_beside(scheduler, batch)
-    if scheduler.pool.states is not None:
-        scheduler.pool.states.skip_step(beside)
     batch.context_tokens += batch.decode_context
     batch.decodes = True
     scheduler.running_batch.reqs = []

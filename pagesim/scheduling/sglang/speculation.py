@@ -216,6 +216,8 @@ class PendingDrafts(PendingResults):
         for req in reqs:
             self._decodes.append(Share(req, req.order, req.length - 1, 1, 0, 1, 0))
             batch.decode_context += req.length
+            if self.pool.states is not None:
+                self.pool.states.skip_step(req, req.prompt + req.generated)
             req.generated += 1
         batch.decoding = len(reqs)
 

@@ -18,8 +18,8 @@ class StateTracker:
     """Decides up to which token a request is inserted into the tree: there must be a state after it.
 
     With slots for tracking states (``extra_buffer``), a prefill leaves a state after its last whole chunk,
-    and decodes leave one at fixed intervals of tokens. Without them (``no_buffer``), the request's current
-    state is copied.
+    and decodes leave one at fixed intervals of tokens. A step that verifies drafts leaves one if its accepted
+    tokens pass the end of an interval. Without slots (``no_buffer``), the current state is copied.
 
     Args:
         memory: the memory, with a radix tree and a pool of states.
@@ -29,7 +29,10 @@ class StateTracker:
     def __init__(self, memory: StateRadixManager, options: SglangOptions) -> None:
         page, chunk = memory.block_size, memory.pool.chunk
         self._memory = memory
-        self._copies = not options.tracking_slots(page)
+        slots = options.tracking_slots(page)
+        self._copies = not slots
+        self._keeps_two = slots > 1  # the state tracked last, and the one before
+        self._verifies = options.speculative_algorithm is not None
         self._model_chunk = chunk
         self._chunk = max(chunk, page)
         self._grid = lcm(self._chunk, page)
@@ -53,14 +56,10 @@ class StateTracker:
             req.untracked = ()
             req.tracked = 0 if self._copies else self._tracked_by_prefill(req)
 
-    def skip_step(self, decoding: Iterable[SglangRequest]) -> None:
-        """Note that a decode step that runs together with prompts leaves no state."""
-        if self._copies:
-            return
-        for req in decoding:
-            tokens = self._memory.length(req)
-            if not tokens % self._interval:
-                req.untracked = (*req.untracked, tokens)
+    def skip_step(self, req: SglangRequest, tokens: int) -> None:
+        """Note that a decode that runs together with prompts leaves no state; then ``tokens`` have KV."""
+        if not (self._copies or tokens % self._interval):
+            req.untracked = (*req.untracked, tokens)
 
     def after_prefill(self, req: SglangRequest) -> int:
         """Return how many tokens of a request to insert once its prompt, or a chunk of it, has run."""
@@ -70,15 +69,25 @@ class StateTracker:
         return tracked
 
     def at_end(self, req: SglangRequest, tokens: int) -> int:
-        """Return how many tokens of a finished request to insert, if ``tokens`` of them have KV."""
+        """Return how many tokens of a finished request to insert, if ``tokens`` of them have KV and count.
+
+        With drafts, the last step may accept tokens behind the last one; a state after those is of no use.
+        """
         if self._copies:
-            return tokens
+            return tokens if not self._verifies or req.committed <= req.final_length else 0
         # If overlap schedules one step too many, the very last token is computed; its state is not tracked.
-        known = min(tokens, req.final_length - 1)
-        decoded = known - known % self._interval
-        while decoded in req.untracked:
-            decoded -= self._interval
+        known = req.length - 1 if self._verifies else min(tokens, req.final_length - 1)
+        decoded = self._last_tracked(req, known)
+        if decoded > tokens:
+            decoded = self._last_tracked(req, tokens) if self._keeps_two else 0
         return decoded if decoded > req.extend_end else min(req.tracked, tokens)
+
+    def _last_tracked(self, req: SglangRequest, tokens: int) -> int:
+        """Return after how many tokens, at most ``tokens``, decodes last left a state, if they left any."""
+        last = tokens - tokens % self._interval
+        while last in req.untracked:
+            last -= self._interval
+        return last
 
     def _tracked_by_prefill(self, req: SglangRequest) -> int:
         """Return the number of tokens after which a prefill leaves a state; 0 for none.
