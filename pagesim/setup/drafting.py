@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagesim.costs.roofline import DraftForwards
@@ -48,11 +49,11 @@ def drafting_of(config: EngineConfig) -> Drafting:
     options, target = config.options, config.model
     if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
         return Drafting()
-    if isinstance(options, SglangOptions):
-        _check_layers(options, target)
     name, kind, modules = speculation.model, speculation.drafter, speculation.n_predict or 1
     drafter = model(name) if name is not None and (is_config(name) or known_as(name)) else None
     layers = draft_layers(kind, target, drafter, modules)
+    if isinstance(options, SglangOptions):
+        _check_layers(target, layers)
     forwards = None
     if kind not in WITHOUT_MODEL:
         known = drafter if drafter is not None and drafter.has_weights and kind != "mtp" else None
@@ -63,11 +64,11 @@ def drafting_of(config: EngineConfig) -> Drafting:
     return Drafting(drafter, layers, weights, forwards)
 
 
-def _check_layers(options: SglangOptions, target: ModelSpec) -> None:
-    """Refuse speculative decoding for a model part of whose cache SGLang keeps in a separate pool."""
-    windowed = {layer.kind for layer in target.cache_layers} - {"full", "latent", "indexer", "state"}
-    if windowed and not options.disable_hybrid_swa_memory:
+def _check_layers(target: ModelSpec, layers: Sequence[Layer]) -> None:
+    """Refuse a drafter whose layers would use a second pool of SGLang, that of windows or of states."""
+    kinds = {layer.kind for layer in layers} - {"full", "latent", "indexer"}
+    if kinds:
         raise PagesimError(
-            f"speculative_algorithm is {options.speculative_algorithm}, and layers of {target.name} keep a "
-            "window, in a pool of their own: what SGLang decides then is checked by no log; leave it out"
+            f"layers that draft for {target.name} keep a {' and a '.join(sorted(kinds))}: what SGLang "
+            "decides then is checked by no log; choose another drafter, or leave speculative_algorithm out"
         )

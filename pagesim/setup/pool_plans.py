@@ -39,12 +39,6 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
                 "1 token for it: choose extra_buffer, or leave block_size out"
             )
         running = options.max_running_requests or 0  # with drafts it has a default
-        apart = {layer.kind for layer in config.drafting.layers} - {"full", "latent"}
-        if apart:
-            raise PagesimError(
-                f"layers of {options.speculative_draft_model_path} keep a {' and a '.join(sorted(apart))}: "
-                f"what SGLang decides then for {model.name} is checked by no log; choose another drafter"
-            )
         interval, verified = options.mamba_track_interval, options.speculative_num_draft_tokens or 0
         if interval < verified:
             raise PagesimError(
@@ -67,7 +61,8 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
     if options.disable_hybrid_swa_memory:
         return None
     ratio = options.swa_full_tokens_ratio
-    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
+    drafts = config.drafting.attending
+    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp, draft_layers=drafts)
 
 
 def host_pool(config: EngineConfig) -> HostPool | None:

@@ -215,7 +215,13 @@ def plan_states(
 
 
 def plan_pools(
-    model: ModelSpec, *, block_size: int, ratio: float, kv_dtype: str = "fp16", tp: int = 1
+    model: ModelSpec,
+    *,
+    block_size: int,
+    ratio: float,
+    kv_dtype: str = "fp16",
+    tp: int = 1,
+    draft_layers: int = 0,
 ) -> PoolPlan | None:
     """Plan the two pools of a model.
 
@@ -225,6 +231,7 @@ def plan_pools(
         ratio: tokens of the second pool, as a fraction of those of the first.
         kv_dtype: data type of the cache.
         tp: GPUs over which KV heads are divided.
+        draft_layers: drafter layers, each of which keeps as much as an average layer of the first pool.
 
     Returns:
         The plan, or None if all layers keep all tokens in one pool.
@@ -245,9 +252,10 @@ def plan_pools(
             "layers of full attention beside those of one window: choose another model, or "
             "disable_hybrid_swa_memory"
         )
+    full_bytes = sum(layer.bytes_per_token(kv_dtype, tp) for layer in full)
     return PoolPlan(
         window=reaches.pop(),
-        full_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in full),
+        full_bytes=full_bytes + full_bytes * draft_layers // len(full),
         window_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in windowed),
         ratio=ratio,
         block_size=block_size,

@@ -129,7 +129,7 @@ def random_drafts(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     tokens = steps + 1 if topk == 1 else rnd.choice((2, 4, 8, 16))
     if name == "NGRAM":  # ten branches, whatever is said
         tokens, topk = rnd.choice((4, 8, 12, 24)), 10
-        steps = tokens // topk
+        steps = max(1, tokens // topk)  # 0.5.23, allocation_sizing.py: 0 counts as 1
     if name in ("NGRAM", "STANDALONE"):  # the server turns it off
         options.pop("enable_mixed_chunk", None)
     return {

@@ -93,7 +93,8 @@ class SlowWindowedTree(SlowTree):
 
     def unlock_window(self, prefix: Tokens, begin: int) -> None:
         for node in self.path(prefix):
-            self.window_locks[node] -= len(node) > begin
+            if len(node) > begin:
+                self.window_locks[node] -= 1
 
     def evict(self, tokens: int) -> list[Tokens]:
         gone = super().evict(tokens)

@@ -12,26 +12,33 @@ from pagesim.kvcache import SequenceGroup
 from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixManager, WindowedTree, WindowPool
 from pagesim.testing.requests import Prompt
 from tests.kvcache.slow_windowed_tree import SlowWindowedTree
-from tests.kvcache.test_radix import prefix_of, state, text
+from tests.kvcache.test_radix import entries, prefix_of, state, text
 
 
-@pytest.mark.slow_but("1-3-lru", "4-10-lfu")
+@pytest.mark.slow_but("1-3-lru", "4-10-lfu", "1 by pairs-10-lru")
 @pytest.mark.parametrize("policy", get_args(EvictionPolicy))
 @pytest.mark.parametrize("window", [3, 10])
-@pytest.mark.parametrize("page", [1, 4])
-def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: EvictionPolicy) -> None:
+@pytest.mark.parametrize(
+    ("page", "by_pairs"),
+    [(1, False), (4, False), (1, True), (4, True)],
+    ids=["1", "4", "1 by pairs", "4 by pairs"],
+)
+def test_random_lives_are_those_of_a_slow_tree(
+    page: int, by_pairs: bool, window: int, policy: EvictionPolicy
+) -> None:
     rnd = Random(f"{page} {window} {policy}")
-    tree, slow = WindowedTree(page, window, policy), SlowWindowedTree(page, window, policy)
+    tree = WindowedTree(page, window, policy, by_pairs=by_pairs)
+    slow = SlowWindowedTree(page, window, policy)
     held = []
     buried = cut_short = revived = 0
     for _ in range(600):
         change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict", "evict windows"))
         content = text(rnd, page)
-        tokens = content.tokens
+        count, tokens = len(content.tokens), entries(content, tree)
         whole = len(tokens) - len(tokens) % page
         live = slow.live.copy()
         if change == "match":
-            node = tree.match(content, len(tokens))
+            node = tree.match(content, count)
             assert tree.reached == len(slow.found(tokens))
             assert tokens[: node.end] == slow.match(tokens)
             cut_short += node.end < tree.reached
@@ -42,7 +49,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: E
             assert there == slow.add(tokens[:whole], seen, own)
             assert node.end == whole
         elif change == "hold":
-            node = tree.match(content, len(tokens))
+            node = tree.match(content, count)
             found = slow.match(tokens)
             slow.lock(found)
             held.append((node, tree.lock(node)))

@@ -157,7 +157,7 @@ def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
         ),
         (
             {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "nemotron-h-8b"},
-            "layers of nemotron-h-8b keep a state: .* choose another drafter",
+            "layers that draft for qwen3-next-80b keep a state: .* choose another drafter",
         ),
     ],
 )

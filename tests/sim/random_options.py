@@ -59,8 +59,6 @@ def second_pool(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     if options["policy"] != "sglang" or rnd.random() < 0.3:
         return {}
     if rnd.random() < 0.5:
-        if "speculative_algorithm" in options:
-            return {}
         return {"model": str(WINDOWS), "swa_full_tokens_ratio": rnd.choice((0.3, 0.6, 1.0))}
     slots = rnd.choice((12, 20, 60))
     some = {

@@ -57,6 +57,7 @@ def settled(**options: Any) -> SglangOptions:
         (TREE, 64, 4 * 128),
         ({"speculative_algorithm": "NGRAM"}, 16, 12),
         ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 30}, 1, 30),
+        ({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4}, 1, 10),  # of 0 steps, as of 1
     ],
 )
 def test_a_step_may_write_what_drafting_takes(options: dict[str, Any], page: int, written: int) -> None:
@@ -116,7 +117,10 @@ def test_what_is_left_out_follows_from_the_model(
         ({"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 2}, "without speculative_num_steps"),
         ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 2}, "without speculative_eagle_topk"),
         ({**TREE, "speculative_num_draft_tokens": None}, "without speculative_num_draft_tokens"),
-        ({**CHAIN, "model": "gpt-oss-20b"}, "keep a window, in a pool of their own"),
+        (
+            {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "gpt-oss-20b"},
+            "layers that draft for opt-13b keep a window: .* choose another drafter",
+        ),
         ({**TREE, "gpu": "b200"}, "verify a single branch"),
     ],
 )
@@ -154,6 +158,8 @@ def test_what_ranks_of_attention_do_not_verify_drafts_beside_is_refused(
         ),
         (LLAMA, {"speculative_algorithm": "NGRAM"}, 131072),
         ("deepseek-v3", CHAIN, 61 * 1152 * 62 // 61),
+        # 12 layers of each kind, 8 heads of 64, and one more of full attention; 0.8 tokens have window slots.
+        ("gpt-oss-20b", {**CHAIN, "speculative_algorithm": "EAGLE3"}, int(2048 * (13 + 0.8 * 12)) + 1),
     ],
 )
 def test_layers_that_draft_are_in_the_bytes_of_a_token(

@@ -43,6 +43,7 @@ class WindowedTree(RadixTree):
         page: tokens per page.
         window: tokens of the window.
         policy: which leaf is evicted first when full slots are short.
+        by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
         window: tokens of the window.
@@ -57,8 +58,10 @@ class WindowedTree(RadixTree):
     kind: ClassVar[type[Node]] = WindowNode
     root: WindowNode
 
-    def __init__(self, page: int, window: int, policy: EvictionPolicy = "lru") -> None:
-        super().__init__(page, policy)
+    def __init__(
+        self, page: int, window: int, policy: EvictionPolicy = "lru", *, by_pairs: bool = False
+    ) -> None:
+        super().__init__(page, policy, by_pairs=by_pairs)
         self.window = window
         self.window_evictable = self.window_protected = 0
         self.reached = 0
@@ -75,7 +78,7 @@ class WindowedTree(RadixTree):
         Only the matched nodes are touched. ``reached`` is set to the tokens that have full slots.
         """
         self.reached = 0
-        end = tokens - tokens % self.page
+        end = self.whole_pages(tokens)
         if not end:
             return self.root
         deepest = self._walk(content, end)
@@ -90,7 +93,7 @@ class WindowedTree(RadixTree):
 
         Args:
             content: content of the sequence.
-            tokens: length of the prefix in tokens, whole pages.
+            tokens: length of the prefix in whole pages; in entries if the tree is keyed by pairs.
             seen: tokens of this sequence that were inserted before; nodes up to there count no new hit.
             own: first token from which on the sequence owns the window slots. They become the slots of nodes
                 that have none.

@@ -55,6 +55,7 @@ class WindowedRadixManager(RadixManager):
         windows: the second pool.
         policy: which leaf is evicted first.
         caches: whether requests have contents to cache.
+        by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
         windows: the second pool, of the layers with a window.
@@ -73,9 +74,10 @@ class WindowedRadixManager(RadixManager):
         *,
         policy: EvictionPolicy = "lru",
         caches: bool = True,
+        by_pairs: bool = False,
     ) -> None:
-        super().__init__(num_pages, page_size, policy=policy)
-        self.tree = WindowedTree(page_size, windows.window, policy)
+        super().__init__(num_pages, page_size, policy=policy, by_pairs=by_pairs)
+        self.tree = WindowedTree(page_size, windows.window, policy, by_pairs=by_pairs)
         self.windows = windows
         # How many more available pages the first pool has; allocations take from both.
         self._ahead = num_pages - windows.num_blocks
@@ -156,15 +158,17 @@ class WindowedRadixManager(RadixManager):
         the window slots at the end of that part would be lost.
         """
         place: WindowPlace = request.block_state
-        branches = place.protected < place.branch <= tokens
-        end = place.branch if branches else tokens
+        behind = self.tree.behind
+        entries = tokens - behind
+        branches = place.protected < place.branch <= entries
+        end = place.branch if branches else entries
         if not over:
             self.slide(request, end - 1)
-        super().cache_tokens(request, end, over=over)
+        super().cache_tokens(request, end + behind, over=over)
         if branches:
             place.branch = 0
             if not over:
-                self.slide(request, tokens - 1)
+                self.slide(request, entries - 1)
 
     def drop(self, request: SequenceGroup) -> None:
         place: WindowPlace = request.block_state

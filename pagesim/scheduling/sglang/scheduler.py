@@ -149,18 +149,19 @@ class Sglang(Scheduler):
         block_size: int,
         second: WindowPool | StatePool | HostPool | None = None,
     ) -> BlockManager | None:
-        policy = options.radix_eviction_policy
+        policy, pairs = options.radix_eviction_policy, options.keys_by_pairs
         if isinstance(second, HostPool):
-            pairs = options.keys_by_pairs
             return HostRadixManager(num_blocks, block_size, second, policy=policy, by_pairs=pairs)
         if isinstance(second, WindowPool):
-            return WindowedRadixManager(num_blocks, block_size, second, policy=policy, caches=options.caches)
+            return WindowedRadixManager(
+                num_blocks, block_size, second, policy=policy, caches=options.caches, by_pairs=pairs
+            )
         if second is not None:
             slots = 1 + options.tracking_slots(block_size)
             return StateRadixManager(num_blocks, block_size, second, slots_per_request=slots, policy=policy)
         if not options.caches:
             return None
-        return RadixManager(num_blocks, block_size, policy=policy, by_pairs=options.keys_by_pairs)
+        return RadixManager(num_blocks, block_size, policy=policy, by_pairs=pairs)
 
     @classmethod
     def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:

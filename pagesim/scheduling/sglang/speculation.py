@@ -34,11 +34,10 @@ def written_by_step(options: SglangOptions, page: int) -> int:
         page: tokens per page.
     """
     steps, topk, drafts = (
-        options.speculative_num_steps,
+        options.speculative_num_steps or 1,  # it is 0 with NGRAM and few drafts
         options.speculative_eagle_topk,
         options.speculative_num_draft_tokens,
     )
-    assert steps is not None
     assert topk is not None
     assert drafts is not None
     branch = steps
@@ -279,6 +278,7 @@ class PendingDrafts(PendingResults):
     def _take_slots(self, scheduler: Sglang, reqs: Sequence[SglangRequest]) -> None:
         for req in reqs:
             scheduler.events.interval_ended(req)
+            self.pool.evict_swa(req, req.length)
         scheduler.context += self.pool.alloc_for_decode(reqs)
 
     def _accepted(self, req: SglangRequest, seed: int) -> int:
