@@ -52,7 +52,7 @@ class Engine:
         recorder: records what happens.
         observers: further observers, called after the recorder.
         fast_forward: whether to skip over iterations that decide nothing; if not, each one is planned.
-        until: last instant at which an iteration may be decided, in ticks; None for no limit.
+        until: last instant, in ticks, at which an iteration is decided or a request aborted; None for none.
         aborts: when clients abort requests that have not finished: (ticks, row of the trace), in order.
         strict_compat: whether to raise `StrictCompatError` where the real engine hangs, leaks or dies.
         copies: carries out the copies between the device and its tiers; None without tiers.
@@ -428,7 +428,7 @@ class Engine:
         while self._next_abort < len(aborts):
             when, row = aborts[self._next_abort]
             waits_or_runs = status[row] == Status.UNFINISHED
-            if waits_or_runs and when > now:
+            if waits_or_runs and when > min(now, self.until):
                 return
             self._next_abort += 1
             if waits_or_runs:

@@ -266,7 +266,7 @@ def _with_short_prompts(rnd: Random, trace: Trace) -> Trace:
 def replay(
     case: Case, *, fast_forward: bool, tables: bool, cluster: bool = False, slow: bool = False
 ) -> Outcome | str:
-    """Return what came of a case, or the sentence with which it was refused.
+    """Return what came of a case, or the sentence with which it was refused or stopped.
 
     Args:
         case: a system and a trace.
@@ -275,13 +275,14 @@ def replay(
         cluster: whether the engine is the only replica of a cluster.
         slow: whether a radix tree and what requests hold beside it are counted anew in every iteration.
     """
+    observers = [SlowTreeLedger()] if slow else []
     try:
         system = checked(System, {**case.options, "fast_forward": fast_forward})
         setting = prepare(system, case.trace)
+        log = setting.new_log()
+        server, table = (_replica if cluster else _alone)(setting, log, tables, observers)
     except PagesimError as error:
         return str(error)
-    log, observers = setting.new_log(), [SlowTreeLedger()] if slow else []
-    server, table = (_replica if cluster else _alone)(setting, log, tables, observers)
     memory, shape = server.scheduler.memory, setting.ledger_shape()
     if memory.names_blocks or isinstance(memory, RadixManager):
         memory.check_integrity()

@@ -66,3 +66,7 @@ def test_two_thousand_random_systems_of_sglang_do(part: int) -> None:
 )
 def test_systems_with_a_tier_that_once_differed_decide_the_same(seed: int) -> None:
     assert check(seed)["cases"] == 1
+
+
+def test_an_abort_after_the_end_of_a_run_is_none_in_any_way() -> None:
+    assert check(5035636)["with aborts"] == 1

@@ -77,7 +77,14 @@ def test_drafts_are_counted_and_those_behind_the_end_are_not_accepted() -> None:
     )  # of the last step's four tokens two are needed
 
 
-# What is cached
+def test_a_run_stops_where_drafts_leave_a_prompt_no_memory() -> None:
+    """SGLang 0.5.23's own code stops in the same step: it tries to allocate 15 tokens, and 1 is available."""
+    with pytest.raises(PagesimError, match=r"'Prefill out of memory': .* 15 blocks are needed, 1 are free"):
+        serve(
+            trace((0, 10, 24), (0, 46, 5)),
+            **{**TREE, "num_blocks": 71, "chunked_prefill_size": 16, "enable_mixed_chunk": True},
+            schedule_conservativeness=0.0,
+        )
 
 
 # What is taken by default, and refused

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pagesim.allocators import OutOfBlocks
+from pagesim.errors import PagesimError
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang import decode
@@ -52,7 +54,13 @@ def _get_new_batch_prefill(scheduler: Sglang, batch: Batch) -> bool:
         batch.recomputed += tuple(adder.preempt_list)
     if not adder.can_run_list:
         return False
-    _run_prompts(scheduler, adder.can_run_list, batch)
+    try:
+        _run_prompts(scheduler, adder.can_run_list, batch)
+    except OutOfBlocks as error:  # requests that verify drafts hold more than admission counts
+        raise PagesimError(
+            f"SGLang stops here with 'Prefill out of memory': for a batch of prompts {error}; raise "
+            "num_blocks or schedule_conservativeness, or lower max_running_requests"
+        ) from error
     return True
 
 
