@@ -82,22 +82,14 @@ def host_pool(config: EngineConfig) -> HostPool | None:
             f"enable_hierarchical_cache is given, and layers of {config.model.name} keep {kept}: what "
             "SGLang decides then is checked by no log; leave it out"
         )
-    if options.hicache_size and config.drafting.layers:
-        raise PagesimError(
-            f"hicache_size is {options.hicache_size:g}; how the host's pool is divided with a drafter's "
-            "layers is not known: give hicache_ratio instead"
-        )
-    page = sized.block_size
+    page, speculation = sized.block_size, options.speculation
     tokens = int(sized.slots * options.hicache_ratio)
     if options.hicache_size:
-        tokens = int(options.hicache_size * GB // (sized.block_bytes / page))
-    tokens = (tokens // page + 1) * page
-    if tokens <= sized.slots:
-        raise PagesimError(
-            f"{'hicache_size' if options.hicache_size else 'hicache_ratio'} comes to {tokens:,} tokens on "
-            f"the host; SGLang wants more than the {sized.slots:,} on the device: raise it"
-        )
-    return HostPool(tokens, options.hicache_write_policy)
+        token_bytes = sized.block_bytes // page
+        if speculation is not None and speculation.drafter != "mtp":  # its layers have a pool of their own
+            token_bytes = config.model.kv_bytes_per_token(config.kv_dtype, config.tp)
+        tokens = int(options.hicache_size * GB // token_bytes)
+    return HostPool((tokens // page + 1) * page, options.hicache_write_policy)
 
 
 def check_chunk(options: SglangOptions, page: int) -> None:

@@ -126,7 +126,7 @@ class SglangOptions(SchedulerOptions):
         2.0,
         gt=0,
         le=1000,
-        description="Tokens of the host's pool, as a multiple of the device's, which it must exceed.",
+        description="Tokens of the host's pool, as a multiple of the device's.",
     )
     hicache_size: float = Field(
         0,
