@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -23,7 +23,8 @@ class HeldWithoutRunning:
     Attributes:
         names: entries, as in `Scheduler.parks`.
         requests: requests that held memory without running at the last count.
-        blocks: blocks held only by these requests, by entry.
+        blocks: blocks held only by these requests, by entry; one that several entries' requests hold counts
+            in the first of these entries.
     """
 
     __slots__ = ("_gaps", "_scheduler", "_until", "blocks", "names", "requests")
@@ -45,7 +46,8 @@ class HeldWithoutRunning:
             return
         self.requests = list(chain(*requests))
         exclusive = self._scheduler.memory.exclusive_blocks
-        self.blocks = [sum(exclusive(each)) if each else 0 for each in requests]
+        from_here = [sum(exclusive([*chain(*requests[at:])])) for at in range(len(requests) + 1)]
+        self.blocks = [blocks - of_later for blocks, of_later in pairwise(from_here)]
 
     def further_names(self) -> int:
         """Return these requests' references to blocks minus the number of blocks that only they hold."""

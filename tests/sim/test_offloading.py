@@ -124,6 +124,33 @@ def test_what_a_running_request_shares_of_a_window_with_one_that_was_aborted_cou
     assert done.steps["out_of_window"].min() >= 0
 
 
+def test_what_a_request_that_is_loaded_shares_with_one_that_was_aborted_is_loading() -> None:
+    """The aborted third holds five blocks in its last batch. The fourth holds four, two of them the third's.
+
+    The second evicted the first's blocks from the device, so blocks 3 and 4 of the fourth are loaded.
+    """
+    trace = Trace(
+        np.array([0.0, 10.0, 20.0, 20.1]),
+        np.array([64, 112, 48, 80]),
+        np.array([2, 2, 60, 2]),
+        abort_s=np.array([100.0, 100.0, 20.305, 100.0]),
+        hash_ids=[(1, 2, 3, 4), tuple(range(11, 18)), (1, 2, 23), (1, 2, 3, 4, 35)],
+        hash_block_size=16,
+    )
+    result = run(
+        trace,
+        num_blocks=9,
+        max_model_len=128,
+        max_num_seqs=1,
+        async_scheduling=True,
+        kv_offloading_chunks=100,
+        kv_offloading_link="1GB/s:1ms",
+    )
+    steps = result.steps
+    shared = steps[steps["fenced"] > 0]
+    assert shared[["used", "loading", "fenced"]].to_numpy().tolist() == [[0, 4 * 16, 3 * 16]]
+
+
 def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_and_batches() -> None:
     result = run(
         kv_offloading_chunks=2_000, kv_offloading_link="0.5GB/s", client_timeout=0.7, async_scheduling=True
