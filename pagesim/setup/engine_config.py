@@ -168,7 +168,8 @@ class EngineConfig:
         options = self.options
         if isinstance(options, SglangOptions) and isinstance(plan := self.capacity.plan, StatePlan):
             most = most_running(options, self.capacity.slots, self.max_model_len)
-            return options.model_copy(update={"max_running_requests": min(most, plan.most_running)})
+            most = min(most, plan.most_running) * options.attn_dp_size  # that of a rank
+            return options.model_copy(update={"max_running_requests": most})
         return with_chunks(options, self.capacity) if self.offloads else options
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pagesim.errors import PagesimError
 from pagesim.kvcache.radix import HostPool
 from pagesim.scheduling.sglang import SglangOptions
-from pagesim.scheduling.sglang.defaults import states_of_a_request
+from pagesim.scheduling.sglang.defaults import options_of_rank, states_of_a_request
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.sizing import PoolPlan, StatePlan, plan_pools, plan_states
 
@@ -28,11 +28,7 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
     model, page = config.model, config.granularity[0]
     tp, kv_dtype = config.tp, config.kv_dtype
     if model.state_layers:
-        if options.attn_dp_size > 1:
-            raise PagesimError(
-                f"attn_dp_size is {options.attn_dp_size}, and layers of {model.name} keep a state: what "
-                "SGLang decides then is checked by no log; leave it out"
-            )
+        options = options_of_rank(options)
         if options.caches and options.mamba_radix_cache_strategy == "no_buffer" and page > 1:
             raise PagesimError(
                 f"mamba_radix_cache_strategy is no_buffer, and block_size is {page}; SGLang needs pages of "

@@ -51,6 +51,7 @@ def config_of(model: str, tp: int = 1, **options: Any) -> EngineConfig:
         ("qwen3-next-80b", 4, 30, ALONE, 788, 1_381_132, 788),
         ("qwen3-next-80b", 4, 30, {**ALONE, "max_running_requests": 64}, 64, 2_519_260, 64),
         ("qwen3-next-80b", 4, 30, {"max_mamba_cache_size": 500}, 500, 1_833_868, 100),
+        ("qwen3-next-80b", 4, 30, {"max_mamba_cache_size": 500, "attn_dp_size": 2}, 250, 1_832_296, 50),
         ("qwen3-next-80b", 4, 30, {"mamba_full_memory_ratio": 0.5}, 554, 1_748_980, 110),
         # 1,626,364 tokens of 12 layers; pool_configurator.py adds the layer that drafts.
         ("qwen3-next-80b", 4, 30, DRAFTS, 436, 1_626_364 * 12 // 13, 48),
@@ -150,7 +151,6 @@ def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
     ("options", "sentence"),
     [
         ({"block_size": 16, **NO_BUFFER}, "no_buffer, and block_size is 16; SGLang needs pages of 1 token"),
-        ({"attn_dp_size": 2}, "attn_dp_size is 2, and layers of qwen3-next-80b keep a state"),
         (
             {**DRAFTS, "mamba_track_interval": 3},
             "is 3, and a step verifies 4 tokens; SGLang does not start so",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagesim.kvcache import BlockManager
+from pagesim.kvcache.radix import StateRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.sglang.defaults import options_of_rank
@@ -51,7 +52,8 @@ class SglangRank(Sglang):
     ) -> None:
         own = options_of_rank(options)
         super().__init__(memory, own, max_model_len=max_model_len, prices=prices)
-        self.graph_tokens = self.graphs_to(own)  # tokens of the largest prefill with a CUDA graph
+        # Tokens of the largest prefill with a CUDA graph that decodes may run as; it tracks no states.
+        self.graph_tokens = 0 if isinstance(memory, StateRadixManager) else self.graphs_to(own)
         self.mode = "idle"
         self.agree: Callable[[bool], bool] | None = None
         self.all_tokens: list[int] = []

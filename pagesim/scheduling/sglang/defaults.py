@@ -194,6 +194,8 @@ def options_of_rank(options: SglangOptions) -> SglangOptions:
     }
     if options.max_running_requests is not None:
         of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
+    if options.max_mamba_cache_size is not None:
+        of_rank["max_mamba_cache_size"] = options.max_mamba_cache_size // ranks
     if chunk is not None:
         of_rank["chunked_prefill_size"] = chunk // ranks or -1  # -1, no chunks, if nothing is left
         if graphs is not None and chunk > 0:
