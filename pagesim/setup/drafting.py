@@ -60,7 +60,7 @@ def drafting_of(config: EngineConfig) -> Drafting:
         each = (1, speculation.tokens) if speculation.drafts_at_once else (speculation.tokens, 1)
         of_each = layers_of_head(kind) if known is None else known.layers
         forwards = DraftForwards(*each, of_each, known)
-    weights = draft_bytes(kind, target, drafter, modules, config.system.tensor_parallel_size)
+    weights = draft_bytes(kind, target, drafter, modules, config.tp)
     return Drafting(drafter, layers, weights, forwards)
 
 

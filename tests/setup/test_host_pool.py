@@ -72,7 +72,10 @@ def test_a_line_says_when_prefixes_are_copied() -> None:
     [
         ({"model": "qwen3-next-80b", "max_mamba_cache_size": 50}, "layers of qwen3-next-80b keep a state"),
         ({"model": "gpt-oss-20b"}, "layers of gpt-oss-20b keep a window"),
-        ({"attn_dp_size": 2, "tensor_parallel_size": 2}, "ranks wait for each other's loads"),
+        (
+            {"attn_dp_size": 2, "tensor_parallel_size": 2, "hicache_write_policy": "write_back"},
+            "with hicache_write_policy write_back a rank waits for its copies alone",
+        ),
         ({"disable_radix_cache": True}, "keeps what the radix cache has: leave disable_radix_cache out"),
     ],
 )

@@ -182,3 +182,20 @@ def test_a_drafter_s_weights_are_taken_from_the_static_share() -> None:
     alone = EngineConfig(system).capacity
     beside = EngineConfig(system.model_copy(update=drafts)).capacity
     assert beside.weight_bytes_per_gpu - alone.weight_bytes_per_gpu == 2 * 1_235_814_400
+
+
+def test_ranks_of_attention_divide_a_drafter_s_mlp_alone() -> None:
+    system = System(
+        policy="sglang",
+        model=LLAMA,
+        gpu="h100",
+        mem_fraction_static=0.8,
+        tensor_parallel_size=2,
+        attn_dp_size=2,
+    )
+    alone = EngineConfig(system).capacity
+    beside = EngineConfig(system.model_copy(update={**CHAIN, "speculative_algorithm": "NEXTN"})).capacity
+    # Queries, keys, values and output whole, half of three matrices of an MLP, two norms; and the projection.
+    attention, mlp, norms = 4096 * (4096 + 2 * 1024 + 4096), 3 * 4096 * 14336, 2 * 4096
+    numbers = attention + mlp // 2 + norms + 2 * 4096 * 4096
+    assert beside.weight_bytes_per_gpu - alone.weight_bytes_per_gpu == 2 * numbers

@@ -17,8 +17,10 @@ from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
 from pagesim.experiments.clusters.routers import RoundRobin, Router
 from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.sglang.attention_group import AttentionGroup, SglangRank
+from pagesim.scheduling.sglang.hicache import HiCacheController
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import ProgressCallback, Server
@@ -77,6 +79,7 @@ class AttentionTurns:
         self._ranks: list[AttentionRank] = []
         self._last_end = 0
         self._idle: simpy.Event | None = None
+        self._hosts: list[HiCacheController] = []
 
     def join(self, rank: AttentionRank, environment: simpy.Environment) -> simpy.Process:
         """Add a rank; return the process that runs all ranks."""
@@ -95,7 +98,9 @@ class AttentionTurns:
     def _run(self) -> Events:
         environment, engines = self._environment, [rank.engine for rank in self._ranks]
         assert len(engines) == self._size
-        group = AttentionGroup([cast(SglangRank, engine.scheduler) for engine in engines])
+        ranks = [cast(SglangRank, engine.scheduler) for engine in engines]
+        self._hosts = [rank.hicache for rank in ranks if rank.hicache is not None]
+        group = AttentionGroup(ranks)
         depth, empty_turns, was_idle = engines[0].scheduler.in_flight, 0, True
         while environment.now <= engines[0].until:
             now = int(environment.now)
@@ -117,7 +122,9 @@ class AttentionTurns:
             else:
                 empty_turns = 0
                 self._idle = environment.event()
-                yield self._idle
+                copied = min([host.next_end for host in self._hosts], default=NEVER)
+                yield self._idle if copied == NEVER else self._idle | environment.timeout(copied - now)
+                self._idle = None
                 yield Decision(environment, 0)
 
     def _launch(self, batches: Sequence[Batch], now: int) -> None:
@@ -127,6 +134,12 @@ class AttentionTurns:
         ticks = self._ranks[0].engine.executor.execute(cast(Any, largest(batches)))
         begin = max(now, self._last_end)
         self._last_end = begin + ticks
+        hosts = self._hosts
+        if hosts:  # in every layer all wait for the slowest load
+            self._last_end = max([host.launched(begin + ticks) for host in hosts])
+            ticks = self._last_end - begin
+        for host in hosts:
+            host.busy_until = self._last_end
         self.ends.append(self._last_end)
         self.passes += 1
         self.dummies += sum(not batch.tokens for batch in batches)

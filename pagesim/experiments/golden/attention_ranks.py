@@ -59,5 +59,6 @@ class RankDetails(SglangDetails):
         scheduler = self.scheduler
         assert isinstance(scheduler, SglangRank)
         turned = scheduler.mode == "turned"
+        self._steps[-1].pop("step_s", None)  # that of its own batch
         noted = {"mode": scheduler.mode, "all_tokens": str(scheduler.all_tokens)}
         self._steps[-1] |= {**noted, **({"is_prefill": True} if turned else {})}

@@ -116,10 +116,13 @@ class SglangDetails(Observer):
 
     def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's requests table with the tokens of each request's first load and its output."""
-        rows, known = range(len(requests)), requests["output_tokens"].tolist()
+        known = {"output_tokens": self._outputs, "loaded_tokens": self._loaded}
+        requests = requests.assign(loaded_tokens=requests.get("loaded_tokens", 0))  # of another rank
         return requests.assign(
-            output_tokens=[self._outputs.get(row, known[row]) for row in rows],
-            loaded_tokens=[self._loaded.get(row, 0) for row in rows],
+            **{
+                name: [own.get(row, cell) for row, cell in enumerate(requests[name])]
+                for name, own in known.items()
+            }
         )
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.sglang.defaults import options_of_rank
 from pagesim.scheduling.sglang.delays import DelayerRow
+from pagesim.scheduling.sglang.hicache import CopyTime, at_once
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.recv_skipper import PREFILL_WEIGHT
 from pagesim.scheduling.sglang.scheduler import Sglang
@@ -31,6 +32,7 @@ class SglangRank(Sglang):
         options: options of all ranks together, as given to the server.
         max_model_len: tokens of the model's context.
         prices: has no effect on SGLang's decisions.
+        copy_times: as for `Sglang`.
 
     Attributes:
         mode: the kind of the last turn: prefill, mixed, decode, ``turned`` (decodes that run as prompts of
@@ -49,9 +51,10 @@ class SglangRank(Sglang):
         *,
         max_model_len: int,
         prices: Prices | None = None,
+        copy_times: tuple[CopyTime, CopyTime] = (at_once, at_once),
     ) -> None:
         own = options_of_rank(options)
-        super().__init__(memory, own, max_model_len=max_model_len, prices=prices)
+        super().__init__(memory, own, max_model_len=max_model_len, prices=prices, copy_times=copy_times)
         # Tokens of the largest prefill with a CUDA graph that decodes may run as; it tracks no states.
         self.graph_tokens = 0 if isinstance(memory, StateRadixManager) else self.graphs_to(own)
         self.mode = "idle"

@@ -254,10 +254,10 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
         )
-    if options.enable_hierarchical_cache:
+    if options.enable_hierarchical_cache and options.hicache_write_policy == "write_back":
         raise PagesimError(
-            f"attn_dp_size is {options.attn_dp_size}; with enable_hierarchical_cache ranks wait for each "
-            "other's loads, which is not modelled: leave one of them out"
+            f"attn_dp_size is {options.attn_dp_size}; with hicache_write_policy write_back a rank waits for "
+            "its copies alone, which is not modelled: choose write_through"
         )
     if options.enable_prefill_delayer and options.prefill_decode_interval:
         raise PagesimError(
