@@ -36,10 +36,10 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
             )
         running = options.max_running_requests or 0  # with drafts it has a default
         interval, verified = options.mamba_track_interval, options.speculative_num_draft_tokens or 0
-        if interval < verified:
+        if options.tracking_slots(page) and (interval < verified or interval % page):
             raise PagesimError(
-                f"mamba_track_interval is {interval}, and a step verifies {verified} tokens; SGLang does not "
-                "start so: raise it"
+                f"mamba_track_interval is {interval}; SGLang starts only with a multiple of a page's {page} "
+                f"tokens, and with no fewer than the {verified} that a step verifies"
             )
         return plan_states(
             model,
