@@ -20,7 +20,7 @@ class Scenario(System):
         Field(None, description="Arrival process. Defaults to poisson with --rate, else to recorded.")
     )
     rate: float | None = Field(
-        None, gt=0, allow_inf_nan=True, description="Requests per second; inf sends all of them at once."
+        None, gt=0, allow_inf_nan=True, description="Requests per second; inf: all at once."
     )
     cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
     duration: float | None = Field(None, gt=0, description="Length of the arrival process, in seconds.")
@@ -56,7 +56,7 @@ class Cluster(Scenario):
     """A scenario served by several replicas of the system."""
 
     replicas: int | None = Field(
-        None, ge=1, le=4096, description="Number of engines, each with its own GPUs. Defaults to 2."
+        None, ge=1, le=4096, description="Engines, each with its own GPUs. Defaults to 2."
     )
     router: str | None = Field(
         None,

@@ -126,7 +126,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST_BLOCKS,
-        description="Number of blocks on the GPU, instead of sizing.",
+        description="Blocks on the GPU, instead of sizing.",
     )
     cpu_blocks: int | None = Field(
         None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
@@ -150,7 +150,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST,
-        description="Maximum number of outstanding requests: a closed loop.",
+        description="Most outstanding requests: a closed loop.",
     )
     cost: str = Field(
         "auto",
