@@ -28,7 +28,7 @@ class Scenario(System):
     n: int | None = Field(None, ge=1, le=1024, description="Number of parallel samples per request.")
     beam_width: int | None = Field(None, ge=1, le=1024, description="Beam width of every request.")
     shared_prefix: str | None = Field(
-        None, description="Prepend a system prompt of TOKENS[:SHARE] to all, or a share of, the prompts."
+        None, description="System prompt before all prompts, or before a share: TOKENS[:SHARE]."
     )
     turns: Literal["first", "all", "after-completion"] = Field(
         "first",
@@ -92,7 +92,7 @@ class Cluster(Scenario):
         None,
         ge=0,
         le=10**6,
-        description="Seconds to hold blocks for a decoder that has not asked for them. Defaults to 30.",
+        description="Seconds to hold blocks until a decoder asks. Defaults to 30.",
     )
     handover: float | None = Field(
         None,
