@@ -156,6 +156,7 @@ def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
             "is 3; SGLang starts only with .* the 4 that a step verifies",
         ),
         ({"block_size": 64, "mamba_track_interval": 96}, "is 96; .* a multiple of a page's 64 tokens"),
+        ({"attn_dp_size": 4, "max_mamba_cache_size": 3}, "is 3, of which 4 ranks have none each"),
         (
             {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "nemotron-h-8b"},
             "layers that draft for qwen3-next-80b keep a state: .* choose another drafter",

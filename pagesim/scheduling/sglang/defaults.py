@@ -254,6 +254,11 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
         )
+    if options.max_mamba_cache_size is not None and options.max_mamba_cache_size < options.attn_dp_size:
+        raise PagesimError(
+            f"max_mamba_cache_size is {options.max_mamba_cache_size}, of which {options.attn_dp_size} ranks "
+            "have none each; SGLang does not start so: raise it"
+        )
     if options.enable_hierarchical_cache and options.hicache_write_policy == "write_back":
         raise PagesimError(
             f"attn_dp_size is {options.attn_dp_size}; with hicache_write_policy write_back a rank waits for "
