@@ -220,14 +220,14 @@ class Engine:
                 arrived = learned
             else:
                 in_flight.append((run.end, learned))
-                if not run.draining:
-                    return now
         elif self.waits:
             arrived = in_flight.popleft()[1]
         else:
             return now + NAP if self._naps and scheduler.has_work else now
         if self.aborts and scheduler.drops_last_token:
             self.settle(now)
+        if run.steps and self._ahead and not run.draining:
+            return now
         over = scheduler.finish(now)
         if over or not self._ahead:
             self._is_settled = False

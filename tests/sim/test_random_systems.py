@@ -60,6 +60,8 @@ def test_two_thousand_random_systems_of_sglang_do(part: int) -> None:
         pytest.param(308646, id="the last chunk of a prompt makes room for a load"),
         pytest.param(120921, id="what the device has of a request that waits is evicted beside a copy"),
         pytest.param(5026382, id="a request that is loaded shares blocks with one that was aborted"),
+        pytest.param(7367637, id="the only prompt that memory keeps waiting is aborted"),
+        pytest.param(7404278, id="a request is aborted before the end, in a batch that ends after it"),
         pytest.param(
             200114, id="a request that found no room waits for a chunk that another begins to store"
         ),

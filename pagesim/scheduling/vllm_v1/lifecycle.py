@@ -292,8 +292,7 @@ class VllmV1Base(DrainingScheduler):
             self.connector.abort_held(held)
         if self.drafts is not None:
             self.drafts.of.pop(row, None)
-        if self.cadence is not None:
-            self.cadence.deferred.discard(row)
+        self._waits_no_longer(row)
         return generated
 
     def _abort_running(self, request: EngineRequest) -> int:
@@ -388,12 +387,17 @@ class VllmV1Base(DrainingScheduler):
     def _over_waiting(self, request: EngineRequest, now: int) -> None:
         """Finish a preempted request that then got its last token from a batch in flight."""
         self.queue.abort(request.row)
-        if self.cadence is not None:
-            self.cadence.deferred.discard(request.row)
+        self._waits_no_longer(request.row)
         self.events.left(request.row, now, Status.FINISHED)
         self.unreported = True
         if self.drafts is not None:
             del self.drafts.of[request.row]
+
+    def _waits_no_longer(self, row: int) -> None:
+        """Note that a request may have left the queue outside a plan, which decides if prompts are held."""
+        if self.cadence is not None:
+            self.cadence.deferred.discard(row)
+            self.must_replan = True
 
     # What the engine asks
 
