@@ -58,15 +58,20 @@ def second_pool(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     """Return layers with a window or a recurrent state, which under SGLang have a pool of their own."""
     if options["policy"] != "sglang" or rnd.random() < 0.3:
         return {}
+    page = options["block_size"]
     if rnd.random() < 0.5:
-        return {"model": str(WINDOWS), "swa_full_tokens_ratio": rnd.choice((0.3, 0.6, 1.0))}
+        most = options["num_blocks"] * page
+        fit = [
+            ratio for ratio in (0.3, 0.6, 1.0) if most * ratio > 128 + 2 * page
+        ]  # SGLang starts with these
+        return {"model": str(WINDOWS), "swa_full_tokens_ratio": rnd.choice(fit)} if fit else {}
     slots = rnd.choice((12, 20, 60))
     some = {
         "model": str(STATES),
         "max_mamba_cache_size": slots,
         "mamba_track_interval": rnd.choice((64, 256)),
     }
-    if rnd.random() < 0.4 and options["block_size"] == 1:
+    if rnd.random() < 0.4 and page == 1:
         some["mamba_radix_cache_strategy"] = "no_buffer"
     return some
 
