@@ -116,7 +116,6 @@ def compared(driver: Path, folder: Path, seed: int, *, more: bool = False) -> se
         options["max_mamba_cache_size"] *= size
     log_of_ranks = log_of({**options, **graphed, **ranks}, trace, steps)
     if cost is not None:
-        log_of_ranks.not_compared["steps.step_s"] = "the program's does not wait for loads"
         system = checked(System, {"policy": "sglang", **log_of_ranks.options})
         token_bytes = EngineConfig(system).capacity.block_bytes / options["page_size"]
         link = f"{token_bytes / cost / 1e9!r}GB/s" if cost else "1e30GB/s"

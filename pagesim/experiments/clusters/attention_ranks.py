@@ -70,11 +70,13 @@ class AttentionTurns:
         passes: number of forward passes.
         dummies: number of empty batches that ranks ran alongside the others' batches.
         waves: number of times that the ranks started working after being idle.
+        waited: ticks for which each forward pass waited for loads from the host; empty without one.
     """
 
     def __init__(self, size: int) -> None:
         self.ends: deque[int] = deque()
         self.passes = self.dummies = self.waves = 0
+        self.waited: list[int] = []
         self._size = size
         self._ranks: list[AttentionRank] = []
         self._last_end = 0
@@ -137,6 +139,7 @@ class AttentionTurns:
         hosts = self._hosts
         if hosts:  # in every layer all wait for the slowest load
             self._last_end = max([host.launched(begin + ticks) for host in hosts])
+            self.waited.append(self._last_end - begin - ticks)
             ticks = self._last_end - begin
         for host in hosts:
             host.busy_until = self._last_end
@@ -172,6 +175,7 @@ class AttentionDataParallel:
 
     Attributes:
         servers: the ranks' engines with their accounting.
+        turns: the event loop that the ranks share.
     """
 
     def __init__(
@@ -187,12 +191,12 @@ class AttentionDataParallel:
         size = options.attn_dp_size
         self._fleet = fleet = Fleet(setting, log)
         self._pool = ReplicaPool(fleet, RoundRobin(), size)
-        self._turns = AttentionTurns(size)
+        self.turns = AttentionTurns(size)
         self.servers: list[Server] = []
         for number, counted in enumerate(counting(progress, size)):
             routed = AddedArrivals(fleet.whole)
             rank = AttentionRank(
-                *(number, self._pool.states, routed, fleet.prompts, fleet.tell), turns=self._turns
+                *(number, self._pool.states, routed, fleet.prompts, fleet.tell), turns=self.turns
             )
             self._pool.replicas.append(rank)
             observers, consume = watch(number, routed)
@@ -216,7 +220,7 @@ class AttentionDataParallel:
 
     def summary(self) -> dict[str, Any]:
         """Return how many passes, dummy batches and waves the ranks ran."""
-        turns = self._turns
+        turns = self.turns
         found = {"passes": turns.passes, "dummy_batches": turns.dummies, "waves": turns.waves}
         return {"lock_step": found}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pagesim.experiments.clusters.attention_ranks import AttentionDataParallel
 from pagesim.experiments.golden.sglang_details import SglangDetails
 from pagesim.results.step_table import StepTable
@@ -11,6 +13,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.sglang.attention_group import SglangRank
 from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
+from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # pandas is slow to import
@@ -44,6 +47,9 @@ def tables_of_attention_ranks(system: System, trace: Trace, steps: pd.DataFrame)
         noted.add_to(table.frame(), steps).assign(dp_rank=number)
         for number, (table, noted) in enumerate(zip(step_tables, details, strict=True))
     ]
+    if waited := ranks.turns.waited:  # the logs' steps leave it out
+        waited_s = np.array(waited) / TICKS_PER_SECOND
+        of_ranks = [table.assign(step_s=table["step_s"] - waited_s) for table in of_ranks]
     together = pd.concat(of_ranks).sort_values(["step", "dp_rank"], ignore_index=True)
     requests = pd.DataFrame(setting.summary(log)[1])
     for noted in details:
