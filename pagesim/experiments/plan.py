@@ -14,7 +14,7 @@ from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
-from pagesim.scheduling.data_parallel_options import OF_RANKS
+from pagesim.scheduling.data_parallel_options import OF_BALANCER, OF_RANKS
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import (
@@ -285,7 +285,9 @@ def plan(
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)
     settled = {
         "tensor_parallel_size": tp,
-        **options.model_dump(include={"data_parallel_size", "enable_expert_parallel"}, exclude_none=True),
+        **options.model_dump(
+            include={"data_parallel_size", "enable_expert_parallel", *OF_BALANCER}, exclude_none=True
+        ),
         **({"pipeline_parallel_size": len(stages)} if len(stages) > 1 else {}),
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": config.kv_dtype,
@@ -355,7 +357,7 @@ def _at_once(system: System, blocks: BlockPlan, most: int) -> int:
     They are replayed. All arrive at once with prompts of one token, so that they grow in lock-step and reach
     the largest total that they can ever hold. Durations of iterations do not matter.
     """
-    alone = dict.fromkeys(("data_parallel_size", *OF_RANKS))
+    alone = dict.fromkeys(("data_parallel_size", *OF_RANKS, *OF_BALANCER))
     memory = system.model_copy(update={**alone, "num_blocks": blocks.num_blocks, "cost": "affine:0.01,0,0"})
 
     def preempts(number: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer
 from pagesim.models.model_spec import ModelSpec
-from pagesim.models.parallel import stage_weight_bytes
+from pagesim.models.parallel import balancer_bytes, stage_weight_bytes
 
 WITHOUT_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods that draft without a model."""
@@ -66,8 +66,9 @@ def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modul
     """
     if method == "mtp" and target.has_weights:
         attending = target.attending or tuple(range(target.layers))
-        layer = attending[-2:][0]
-        one = stage_weight_bytes(target, tp, range(layer, layer + 1)) if target.layers > 1 else 0
+        layer = range(attending[-2:][0], attending[-2:][0] + 1)
+        one = stage_weight_bytes(target, tp, layer) if target.layers > 1 else 0
+        one += balancer_bytes(target, tp, layer)
         return modules * (one + 2 * 2 * target.hidden * target.hidden)
     if drafter is not None and drafter.has_weights and method not in ("mtp", *WITHOUT_MODEL):
         return drafter.weight_bytes_per_gpu(tp if drafter.heads % tp == 0 else 1)

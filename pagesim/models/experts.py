@@ -5,6 +5,35 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class ExpertBalancer(NamedTuple):
+    """What vLLM's expert parallel load balancer (EPLB) keeps on each GPU besides the model's experts.
+
+    Source: vLLM 0.33.0, ``EplbState.add_model`` in distributed/eplb/eplb_state.py.
+
+    Attributes:
+        redundant: copies of experts in each layer, over all GPUs.
+        window: iterations whose loads of each expert are kept.
+    """
+
+    redundant: int = 0
+    window: int = 1000
+
+    def map_bytes(self, experts: int, layers: int) -> int:
+        """Return the bytes of the maps between experts and their copies, and of the loads.
+
+        Args:
+            experts: routed experts of a layer, without redundant ones.
+            layers: layers with experts.
+        """
+        copies = experts + self.redundant
+        of_experts = experts * (8 * MOST_COPIES + 8 + 8)  # each one's copies, how many, and its last load
+        return layers * (of_experts + copies * (8 + 4 + 4 * self.window))
+
+
+MOST_COPIES = 1024
+"""Entries for the copies of each expert (``MAX_EXPERT_REDUNDANCY`` and one more)."""
+
+
 class ExpertDivision(NamedTuple):
     """How the routed experts are divided over the GPUs of all data-parallel ranks.
 
@@ -18,6 +47,7 @@ class ExpertDivision(NamedTuple):
         mlps: whether MLPs and shared experts are also divided over all ranks (SGLang's attention DP).
         head: whether the LM head is also divided over all ranks.
         shared_over: GPUs over which a shared expert is divided; 0 if it is divided like an MLP.
+        balancer: vLLM's expert parallel load balancer (EPLB); None if it is off.
     """
 
     ranks: int = 1
@@ -26,9 +56,12 @@ class ExpertDivision(NamedTuple):
     mlps: bool = False
     head: bool = False
     shared_over: int = 0
+    balancer: ExpertBalancer | None = None
 
     def on_each_gpu(self, experts: int, tp: int) -> list[int]:
         """Return how many experts, or parts of them unless ``whole``, each GPU holds, ``[ranks · tp]``.
+
+        Redundant experts count.
 
         Args:
             experts: routed experts of a layer.
@@ -37,7 +70,7 @@ class ExpertDivision(NamedTuple):
         gpus = self.ranks * tp
         if not self.whole:
             return [experts] * gpus
-        each, rest = divmod(experts, gpus)
+        each, rest = divmod(experts + (self.balancer.redundant if self.balancer else 0), gpus)
         return [each + (gpu < rest) for gpu in range(gpus)]
 
     def shares(self, experts: int, tp: int) -> tuple[int, int]:

@@ -133,6 +133,28 @@ def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
     return round(found)
 
 
+def balancer_bytes(model: ModelSpec, tp: int, layers: range) -> int:
+    """Return the bytes on each GPU of a pipeline stage that an expert load balancer adds to the weights.
+
+    These are a buffer as large as one layer's experts on the GPU, and the balancer's maps.
+
+    Args:
+        model: model that is divided.
+        tp: tensor-parallel degree within the stage.
+        layers: layers of the stage.
+    """
+    division, moe = model.expert_division, model.moe
+    if moe is None or division is None or division.balancer is None:
+        return 0
+    buffer, sparse = 0.0, set[int]()
+    experts = [tensor for tensor in tensors(model) if tensor.group == "experts"]
+    for tensor in experts:
+        here = [each for each in tensor.layers if each in layers]
+        buffer += model.bytes_on_gpu(tensor._replace(layers=here[:1]), tp)
+        sparse.update(here)
+    return round(buffer) + division.balancer.map_bytes(moe.experts, len(sparse))
+
+
 def weights_read(model: ModelSpec, tp: int) -> tuple[float, float]:
     """Return the weight bytes each of ``tp`` GPUs reads per iteration: of the layers and of the LM head.
 

@@ -40,6 +40,13 @@ class DataParallelOptions(SchedulerOptions):
     enable_expert_parallel: bool | None = Field(
         None, description="Give each GPU whole experts instead of a part of each."
     )
+    enable_eplb: bool | None = Field(None, description="Move experts between GPUs by their loads (EPLB).")
+    num_redundant_experts: int | None = Field(
+        None, ge=0, le=1023, description="Number of additional copies of experts under EPLB. Defaults to 0."
+    )
+    eplb_window_size: int | None = Field(
+        None, ge=1, le=MOST, description="Iterations whose loads EPLB keeps. Defaults to 1000."
+    )
 
     @property
     def ranks(self) -> int:
@@ -60,6 +67,9 @@ OF_RANKS = (
     "dp_sync_interval",
 )
 """Options that apply only to several data-parallel engines."""
+
+OF_BALANCER = ("enable_eplb", "num_redundant_experts", "eplb_window_size")
+"""Options of the expert parallel load balancer."""
 
 
 def check_data_parallel(options: DataParallelOptions, release: str) -> None:

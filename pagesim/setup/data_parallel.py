@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
-from pagesim.models.experts import ExpertDivision
+from pagesim.models.experts import ExpertBalancer, ExpertDivision
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.scenario import SEVERAL
 from pagesim.setup.system import System
@@ -38,7 +38,8 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
         rank: data-parallel rank of the engine.
 
     Raises:
-        PagesimError: expert parallelism is requested, but the model has no experts.
+        PagesimError: expert parallelism is requested, but the model has no experts; or vLLM would not start
+            with its load balancer.
     """
     if divided := _divided_by_sglang(spec, system):
         return replace(spec, expert_division=divided)
@@ -48,9 +49,38 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
             f"enable_expert_parallel is on, and {spec.name} has no experts; vLLM does not start so: leave it "
             "out"
         )
+    balancer = _balancer(spec, system)
     if spec.moe is None or (ranks == 1 and not whole):
         return spec
-    return replace(spec, expert_division=ExpertDivision(ranks, whole, rank))
+    return replace(spec, expert_division=ExpertDivision(ranks, whole, rank, balancer=balancer))
+
+
+def _balancer(spec: ModelSpec, system: System) -> ExpertBalancer | None:
+    """Return the expert load balancer that a system's options turn on; None if they do not.
+
+    Raises:
+        PagesimError: vLLM would not start so (config/parallel.py 563, fused_moe/layer.py 271).
+    """
+    redundant = system.option("num_redundant_experts") or 0
+    if not system.option("enable_eplb"):
+        if redundant:
+            raise PagesimError(
+                f"num_redundant_experts is {redundant}, and enable_eplb is off; vLLM does not start so: turn "
+                "it on, or leave num_redundant_experts out"
+            )
+        return None
+    gpus = ranks_of(system) * system.tensor_parallel_size
+    if spec.moe is None or gpus == 1 or not system.option("enable_expert_parallel"):
+        raise PagesimError(
+            "enable_eplb is on; vLLM then wants a model with experts on several GPUs, and "
+            "enable_expert_parallel: give these, or leave it out"
+        )
+    if (copies := spec.moe.experts + redundant) % gpus:
+        raise PagesimError(
+            f"num_redundant_experts is {redundant}; under EPLB the {copies} experts of {spec.name} must be "
+            f"a multiple of the {gpus} GPUs: choose {redundant + -copies % gpus}"
+        )
+    return ExpertBalancer(redundant, system.option("eplb_window_size") or 1000)
 
 
 def _divided_by_sglang(spec: ModelSpec, system: System) -> ExpertDivision | None:

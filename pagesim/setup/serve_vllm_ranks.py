@@ -31,10 +31,14 @@ def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list
     """
     idle, notes = [], []
     moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
+    if options.get("enable_eplb") is False:
+        del options["enable_eplb"]
+        idle.append("enable-eplb")
     if options.get("enable_expert_parallel"):
         if moe is None:
             notes.append(f"vLLM has no use for --{EXPERTS} here: {options['model']} has no experts")
-        if moe is None or (size == 1 and moe.experts % options.get("tensor_parallel_size", 1) == 0):
+        even = moe is not None and moe.experts % options.get("tensor_parallel_size", 1) == 0
+        if moe is None or (size == 1 and even and not options.get("enable_eplb")):
             del options["enable_expert_parallel"]
             idle.append(EXPERTS)
     hybrid, external = (options.pop(f"data_parallel_{name}_lb", False) for name in ("hybrid", "external"))

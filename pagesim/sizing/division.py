@@ -12,7 +12,7 @@ from math import ceil
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
-from pagesim.models.parallel import stage_weight_bytes
+from pagesim.models.parallel import balancer_bytes, stage_weight_bytes
 from pagesim.sizing.activations import (
     LOGIT_BYTES,
     MASKED_LOGIT_BYTES,
@@ -150,12 +150,12 @@ def divide(
     other = OTHER_BYTES + (sampler_buffers(model, sequences) if options.sampler_buffers and is_last else 0)
     if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
         other += LINKED_BYTES
-    padding = expert_padding(model, gpu, tp, layers)
+    beside = expert_padding(model, gpu, tp, layers) + balancer_bytes(model, tp, layers)
     graphs = GRAPHS if sequences >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, options.gpu_memory_utilization),
-        weights=max(0, stage_weight_bytes(model, tp, layers) + padding - options.offloaded),
+        weights=max(0, stage_weight_bytes(model, tp, layers) + beside - options.offloaded),
         activations=peak(
             *(model, tp, batched, sequences, logit_bytes, options.images), is_first=is_first, is_last=is_last
         ),

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.models import model
-from pagesim.models.experts import ExpertDivision
+from pagesim.models.experts import ExpertBalancer, ExpertDivision
 from pagesim.setup.system import System
 
 CASES = [
@@ -24,15 +25,16 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join([*case.values()][:4]))
 def test_experts_and_their_bytes_are_dealt_out_as_vllm_does(case: dict[str, str]) -> None:
-    experts = sum(map(int, case["experts"].split("+")))  # redundant ones among them
+    experts, redundant = (int(number or 0) for number in case["experts"].partition("+")[::2])
     gpus = [int(number) for number in case["on_each_gpu"].split()]
     tp, whole = int(case["tp"]), case["whole"] == "yes"
-    division = ExpertDivision(int(case["dp"]), whole)
+    balancer = ExpertBalancer(redundant) if redundant else None
+    division = ExpertDivision(int(case["dp"]), whole, balancer=balancer)
     assert division.on_each_gpu(experts, tp) == gpus
     mixtral = model("mixtral-8x7b")
     assert mixtral.moe is not None
     spec = replace(mixtral, moe=replace(mixtral.moe, experts=experts))
-    whole_bytes = spec.expert_bytes_per_gpu(1) * int(case["experts"].partition("+")[0]) / experts
+    whole_bytes = spec.expert_bytes_per_gpu(1)
     found = {
         replace(spec, expert_division=division._replace(rank=rank)).expert_bytes_per_gpu(tp) / whole_bytes
         for rank in range(division.ranks)
@@ -78,3 +80,48 @@ def test_a_plan_shows_the_experts_of_each_gpu_and_the_blocks_of_each_rank() -> N
     alone = plan(system.model_copy(update={"data_parallel_size": None, "enable_expert_parallel": None}))
     assert alone.experts == ()
     assert alone.sized.num_blocks < first
+
+
+def test_a_load_balancer_keeps_copies_of_experts_a_buffer_and_maps() -> None:
+    """DeepSeek V3 on 8 GPUs, by hand from ``EplbState.add_model``: each GPU holds 36 of 256 + 32 experts.
+
+    An expert has 3 · 7168 · 2048 weights of a byte and as many scales of 4 bytes as blocks of 128 · 128.
+    """
+    options = {"tensor_parallel_size": 8, "enable_expert_parallel": True, "enable_eplb": True}
+    found = {
+        redundant: plan(
+            System(model="deepseek-v3", gpu="h200", num_redundant_experts=redundant, **options)
+        ).division
+        for redundant in (0, 32)
+    }
+    without = plan(System(model="deepseek-v3", gpu="h200", tensor_parallel_size=8)).division
+    assert without is not None
+    expert, layers = 3 * 7168 * 2048 + 4 * 3 * 56 * 16, 58
+    for redundant, division in found.items():
+        assert division is not None
+        copies = 256 + redundant
+        maps = 8 * copies + 8 * 256 * 1024 + 8 * 256 + 4 * copies + 1000 * 4 * copies + 8 * 256
+        more = redundant // 8 * layers * expert + copies // 8 * expert + layers * maps
+        assert division.weights - without.weights == pytest.approx(more, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_redundant_experts": 8}, "enable_eplb is off; vLLM does not start so"),
+        ({"enable_eplb": True}, "and enable_expert_parallel: give these"),
+        (
+            {"enable_eplb": True, "enable_expert_parallel": True, "num_redundant_experts": 3},
+            "the 259 experts of deepseek-v3 must be a multiple of the 8 GPUs: choose 8",
+        ),
+    ],
+)
+def test_a_load_balancer_that_vllm_does_not_start_with_is_refused(
+    options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(PagesimError, match=sentence):
+        plan(
+            System.model_validate(
+                {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8, **options}
+            )
+        )
