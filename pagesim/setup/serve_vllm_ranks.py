@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.models import model
-from pagesim.setup.serve_words import FlagRefused
+from pagesim.setup.serve_words import FlagRefused, number
 
 EXPERTS = "enable-expert-parallel"
 
@@ -16,7 +16,9 @@ OF_RANKS = (
 )
 """Flags that only several ranks use; with a single rank they may at most have the value 1."""
 
-TWO_BATCHES = ("enable-dbo", "ubatch-size", "dbo-decode-token-threshold", "dbo-prefill-token-threshold")
+OVERLAPPED = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep")
+"""All-to-all backends with which a batch can be split to overlap computing with communication (config/vllm.py
+2187); no scheduler knows of it."""
 
 BATCHED_EXPERTS = ("deepep_low_latency", "nixl_ep")
 """All-to-all backends with which iterations default to 256 tokens under data and expert parallelism
@@ -62,13 +64,20 @@ def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list
         return idle, notes
     if hybrid or external:
         options["data_parallel_lb"] = "hybrid" if hybrid else "external"
-    for name in TWO_BATCHES:
-        if given.get(name, ["false"]) != ["false"]:
+    backend = given.get("all2all-backend", [""])[-1]
+    parts = number("parts", int)("ubatch-size", given.get("ubatch-size", ["0"])[-1])["parts"]
+    if parts > 1 or given.get("enable-dbo", ["false"]) != ["false"]:
+        name = "ubatch-size" if parts > 1 else "enable-dbo"
+        if backend not in OVERLAPPED:
             raise FlagRefused(
                 name,
-                f"--{name} beside --data-parallel-size affects scheduling and is not modelled; leave it out",
+                f"--{name} needs --all2all-backend {', '.join(OVERLAPPED)}; vLLM does not start so: give one "
+                "of them, or leave it out",
             )
-    backend = given.get("all2all-backend", [""])[-1]
+        notes.append(
+            f"--{name} changes neither memory nor scheduling; the time that it saves by overlapping parts of "
+            "a batch is not subtracted"
+        )
     if options.get("enable_expert_parallel") and backend in BATCHED_EXPERTS:
         options.setdefault("max_num_batched_tokens", 256)
     return idle, notes

@@ -56,6 +56,10 @@ def test_whole_experts_change_no_decision_within_a_replica() -> None:
             {"data_parallel_size": 2, "enable_expert_parallel": True, "max_num_batched_tokens": 256},
         ),
         ("-dp 2 --all2all-backend deepep_low_latency", {"data_parallel_size": 2}),
+        (
+            "-dp 2 --all2all-backend deepep_high_throughput --enable-dbo --dbo-decode-token-threshold 32",
+            {"data_parallel_size": 2},
+        ),
     ],
 )
 def test_flags_of_several_ranks_are_taken(flags: str, options: dict[str, Any]) -> None:
@@ -66,7 +70,9 @@ def test_flags_of_several_ranks_are_taken(flags: str, options: dict[str, Any]) -
     ("flags", "said"),
     [
         ("-dp 2 -dph -dpe", "vLLM does not start so"),
-        ("-dp 2 --enable-dbo", "--enable-dbo beside --data-parallel-size affects scheduling"),
+        ("-dp 2 --enable-dbo", "--enable-dbo needs --all2all-backend deepep_low_latency"),
+        ("-dp 2 --ubatch-size 3 --all2all-backend naive", "--ubatch-size needs --all2all-backend"),
+        ("-dp 2 --ubatch-size few", "--ubatch-size is 'few'; it must be a whole number"),
         ("-dp 2 --data-parallel-rank 1", "--data-parallel-rank 1 affects scheduling"),
         ("-dpl 4", "--data-parallel-size-local 4 affects scheduling and is not modelled; it goes with"),
     ],
