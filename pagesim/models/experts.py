@@ -45,6 +45,7 @@ class ExpertDivision(NamedTuple):
         whole: whether each GPU has whole experts (expert parallelism) rather than a part of each.
         rank: index of the rank whose GPUs are described.
         mlps: whether MLPs and shared experts are also divided over all ranks (SGLang's attention DP).
+        whole_mlps: whether each GPU has the MLPs of layers without experts whole.
         head: whether the LM head is also divided over all ranks.
         shared_over: GPUs over which a shared expert is divided; 0 if it is divided like an MLP.
         balancer: vLLM's expert parallel load balancer (EPLB); None if it is off.
@@ -54,6 +55,7 @@ class ExpertDivision(NamedTuple):
     whole: bool = False
     rank: int = 0
     mlps: bool = False
+    whole_mlps: bool = False
     head: bool = False
     shared_over: int = 0
     balancer: ExpertBalancer | None = None
@@ -91,5 +93,7 @@ class ExpertDivision(NamedTuple):
             return 1  # each GPU holds it whole
         if group == "shared" and self.shared_over:
             return self.shared_over
+        if group == "mlp" and self.whole_mlps:
+            return 1
         over_all = (self.mlps and group in ("mlp", "shared")) or (self.head and group == "head")
         return tp * self.ranks if over_all else tp

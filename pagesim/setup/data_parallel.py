@@ -86,20 +86,34 @@ def _balancer(spec: ModelSpec, system: System) -> ExpertBalancer | None:
 def _divided_by_sglang(spec: ModelSpec, system: System) -> ExpertDivision | None:
     """Return how SGLang divides MLPs over GPUs if that differs from attention; else None.
 
-    Source: 0.5.23, ``models/deepseek_v2.py``, ``layers/moe/fused_moe_triton/layer.py`` 405,
-    ``models/qwen3_next.py`` 556: Qwen3-Next's shared expert is fused with the routed ones and kept whole.
+    Source: 0.5.23, ``models/deepseek_v2.py`` 874 and 2665, ``models/qwen2_moe.py`` 370,
+    ``layers/moe/fused_moe_triton/layer.py`` 405, ``models/qwen3_next.py`` 556. Qwen3-Next's shared expert is
+    fused with the routed ones and kept whole. With DeepEP each GPU has every model's shared expert whole.
+
+    Raises:
+        PagesimError: SGLang does not start with ``moe_dense_tp_size`` (arg_groups/validation_hook.py 207).
     """
-    ranks, whole = system.option("attn_dp_size") or 1, system.option("ep_size") or 1
+    ranks, parts = system.option("attn_dp_size") or 1, system.option("ep_size") or 1
     backend = system.option("moe_a2a_backend") or "none"
     gpus = system.tensor_parallel_size
-    fuses = spec.moe is not None and whole > 1 and backend == "none" and fuses_shared_experts(spec)
-    if ranks == 1 and not fuses:
+    dense = system.option("moe_dense_tp_size") or gpus
+    if dense not in (1, gpus):
+        raise PagesimError(
+            f"moe_dense_tp_size is {dense}; SGLang starts only with 1 or all {gpus} GPUs: choose one of them"
+        )
+    shared_over = 0
+    if backend == "deepep":
+        shared_over = 1
+    elif spec.moe is not None and parts > 1 and fuses_shared_experts(spec):
+        shared_over = gpus // parts
+    if ranks == 1 and not shared_over and dense == gpus:
         return None
     return ExpertDivision(
         ranks,
         mlps=True,
+        whole_mlps=dense == 1,
         head=not system.option("enable_dp_lm_head"),
-        shared_over=gpus // whole if fuses else 0,
+        shared_over=shared_over,
     )
 
 

@@ -105,7 +105,25 @@ def test_the_shared_expert_of_qwen3_next_is_whole_where_experts_are() -> None:
     line, expert = "sglang serve Qwen/Qwen3-Next-80B-A3B-Instruct --tp 8", 48 * 3 * 2048 * 512 * 2
     flags = ("", " --ep 2", " --ep 4", " --ep 8", " --ep 8 --moe-a2a-backend deepep")
     sizes = [weights_of(planned(line + more, "h200")) for more in flags]
-    assert [size - sizes[0] for size in sizes] == [0, expert // 8, expert * 3 // 8, expert * 7 // 8, 0]
+    # models/qwen2_moe.py 370: with DeepEP it is not fused, and whole on each GPU, too.
+    assert [size - sizes[0] for size in sizes] == [0, *(expert * parts // 8 for parts in (1, 3, 7, 7))]
+
+
+@pytest.mark.parametrize("ranks", ["", " --dp 8 --enable-dp-attention"])
+def test_what_is_not_divided_beside_deepep_is_whole_on_each_gpu(ranks: str) -> None:
+    # models/deepseek_v2.py 874 and 2665: the shared expert of 58 layers, and MLPs of the first three. A block
+    # of 128 by 128 weights of a byte has a scale of 4 bytes.
+    line = f"sglang serve deepseek-v3 --tp 8{ranks}"
+    flags = ("", " --moe-a2a-backend deepep", " --moe-dense-tp-size 1", " --moe-dense-tp-size 8")
+    none, deepep, dense, divided = (weights_of(planned(line + more, "h200")) for more in flags)
+    assert deepep - none == 58 * 3 * 56 * 16 * (128 * 128 + 4) * 7 // 8
+    assert dense - none == 3 * 3 * 56 * 144 * (128 * 128 + 4) * 7 // 8
+    assert divided == none
+
+
+def test_a_dense_width_that_sglang_does_not_start_with_is_refused() -> None:
+    with pytest.raises(PagesimError, match="SGLang starts only with 1 or all 8 GPUs"):
+        planned("sglang serve deepseek-v3 --tp 8 --moe-dense-tp-size 2", "h200")
 
 
 def test_other_policies_are_refused() -> None:

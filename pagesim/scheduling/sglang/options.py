@@ -77,6 +77,12 @@ class SglangOptions(SchedulerOptions):
         description="GPUs over which whole experts are dealt out. Decides on what is kept only where the "
         "shared expert is one of them (Qwen3-Next).",
     )
+    moe_dense_tp_size: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="GPUs over which MLPs of layers without experts are divided: 1, or all by default.",
+    )
     moe_a2a_backend: Literal["none", "deepep"] = Field(
         "none", description="What carries tokens to experts; DeepEP has buffers of its own."
     )
