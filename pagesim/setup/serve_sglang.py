@@ -165,6 +165,17 @@ def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Co
         options["attn_dp_size"] = options.pop("dp_size")
     elif "enable-dp-attention" in given:
         idle.append("enable-dp-attention")
+    if "enable-two-batch-overlap" in given:
+        if options.get("moe_a2a_backend", "none") == "none" and options.get("attn_dp_size", 1) == 1:
+            raise FlagRefused(
+                "enable-two-batch-overlap",
+                "--enable-two-batch-overlap needs --moe-a2a-backend deepep or attention DP; SGLang does not "
+                "start so: give one of them, or leave it out",
+            )
+        notes.append(
+            "--enable-two-batch-overlap captures no CUDA graphs of prompts; the time that it saves by "
+            "overlapping parts of a batch is not subtracted"
+        )
     for size in ("dp_size", "attn_dp_size", "ep_size"):
         if options.get(size) == 1:
             del options[size]

@@ -238,3 +238,11 @@ def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
 def test_the_type_of_states_is_the_word_of_the_line() -> None:
     line = read_serve("sglang serve --model-path Qwen/Qwen3-Next-80B-A3B-Instruct --mamba-ssm-dtype bfloat16")
     assert line.options["mamba_ssm_dtype"] == "bfloat16"
+
+
+def test_two_batches_at_once_mean_no_graphs_of_prompts() -> None:
+    # arg_groups/cuda_graph_hook.py 220; validation_hook.py 756.
+    line = "sglang serve deepseek-v3 --tp 8 --enable-two-batch-overlap"
+    for how in ("--moe-a2a-backend deepep", "--dp 8 --enable-dp-attention"):
+        assert read_serve(f"{line} {how}").options["disable_prefill_cuda_graph"] is True
+    assert "needs --moe-a2a-backend deepep or attention DP; SGLang does not start so" in refusal(line)
