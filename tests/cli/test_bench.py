@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.commands import HANGS_AFTER_S
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels.bench import session as session_module  # noqa: E402
@@ -118,13 +120,13 @@ def test_a_bench_that_is_killed_repeats_nothing(start, succeeds, tmp_path):
     command = ("bench", "copy", *grid, "--out", tmp_path / "out", "--seconds")
     process = start(*command, "0.2", env={"OMP_NUM_THREADS": "1"})
     journal = tmp_path / "out" / "rows.jsonl"
-    until = time.monotonic() + 60
+    until = time.monotonic() + HANGS_AFTER_S
     while not (journal.exists() and journal.read_bytes().count(b"\n") >= 2):
         assert time.monotonic() < until
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANGS_AFTER_S)
     before = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
     assert 2 <= len(before) < 6
     after = {row["key"]: row for row in succeeds(*command, "1e-6", "--json").json["rows"]}

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.commands import HANGS_AFTER_S
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels import doctor  # noqa: E402
@@ -30,7 +32,7 @@ def without(environment):
     def run(*names: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", BLOCKED, " ".join(names)]
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False
         )
 
     return run
@@ -86,7 +88,9 @@ def test_without_numpy_a_torch_that_is_there_is_still_told(without):
 def test_any_other_command_names_the_library_that_is_missing(environment):
     program = BLOCKED.replace('"doctor"', '"list", "models"')
     command = [sys.executable, "-c", program, "pydantic"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("pagesim: pydantic is not installed and this command needs it: pip install")
     assert done.stderr.count("\n") == 1

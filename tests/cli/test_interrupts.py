@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.commands import HANGS_AFTER_S
+
 LONG = ("--trace", "sharegpt", "--rate", "20", "--duration", "20000")
 
 
@@ -19,7 +21,7 @@ def test_an_interrupt_ends_a_run_without_a_traceback_or_a_trace_of_it(moment, st
     assert process.stderr.readline() == "ready\n"
     time.sleep(moment)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode not in (0, 2)
     assert "Traceback" not in out + err
     assert list(tmp_path.iterdir()) == []
@@ -59,7 +61,9 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_AFTER_S
+    )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
@@ -81,5 +85,7 @@ def run():
 main._run = run
 main.app()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_AFTER_S
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from pagesim.setup import plugins
+from tests.commands import HANGS_AFTER_S
 
 PROJECT = """
 [build-system]
@@ -121,7 +122,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "pyproject.toml").write_text(PROJECT)
     (project / "tiny_parts.py").write_text(MODULE)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(project)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (project / "dist").glob("*.whl")
     site = tmp_path_factory.mktemp("site")

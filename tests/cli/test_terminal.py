@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+from tests.commands import HANGS_AFTER_S
+
 LONG = ("run", "--trace", "sharegpt", "--rate", "20", "--duration", "2000")
 ESCAPE = "\x1b"
 
@@ -58,8 +60,8 @@ def watched(start, *arguments: str) -> tuple[str, str]:
     reader.start()
     process = start(*arguments, stderr=ours, env={"TERM": "xterm-256color", "COLUMNS": "80"})
     os.close(ours)
-    out, _ = process.communicate(timeout=60)
-    reader.join(timeout=10)
+    out, _ = process.communicate(timeout=HANGS_AFTER_S)
+    reader.join(timeout=HANGS_AFTER_S)
     os.close(theirs)
     assert process.returncode == 0
     return seen.decode(errors="replace"), out

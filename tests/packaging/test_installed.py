@@ -129,7 +129,7 @@ def test_an_installed_pagesim_runs_and_draws(installed: Path, tmp_path: Path) ->
 def test_a_kernel_command_says_what_to_install(installed: Path, tmp_path: Path) -> None:
     run = subprocess.run(
         [str(installed / "pagesim"), "bench", "attention"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert run.returncode == 2
     assert "pip install" in run.stderr

@@ -44,7 +44,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     wheels = copy.parent / "wheels"
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = wheels.glob("*.whl")
     return set(zipfile.ZipFile(wheel).namelist())
