@@ -207,12 +207,12 @@ class Table(Strict):
     def rising(self, *axes: str) -> Table:
         """Return the table with seconds made non-decreasing along these axes.
 
-        Where a smaller size takes longer than a larger one, both get their geometric mean (isotonic
-        regression of the logarithms).
+        Where a smaller size takes longer than a larger one, both get their median, which for two is their
+        geometric mean (see `isotonic`).
         """
         seconds = self.array
         for axis in (list(self.axes).index(name) for name in axes if not self.rises(name)):
-            seconds = np.apply_along_axis(_isotonic, axis, seconds)
+            seconds = np.apply_along_axis(isotonic, axis, seconds)
         return self._with(seconds)
 
     def simplified(self, tolerance: float = 0.002) -> Table:
@@ -373,11 +373,19 @@ def _products(points: Floats) -> Floats:
     return np.stack([np.where(choice, points, 1.0).prod(1) for choice in choices], 1)
 
 
-def _isotonic(seconds: Floats) -> Floats:
-    from scipy.optimize import isotonic_regression
+def isotonic(seconds: Floats) -> Floats:
+    """Return seconds that never fall, ``[S]``: adjacent ones that would are pooled and get their median.
 
-    logs: Floats = np.log(np.maximum(seconds, 1e-12))
-    found: Floats = np.exp(isotonic_regression(logs).x)
+    This is isotonic regression of the logarithms with least absolute errors. One timing that is several
+    times too long leaves the others as they are; least squares would raise them all.
+    """
+    pools: list[list[float]] = []
+    for each in np.log(np.maximum(seconds, 1e-12)).tolist():
+        pools.append([each])
+        while len(pools) > 1 and median(pools[-2]) > median(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    found: Floats = np.exp(np.repeat([median(pool) for pool in pools], [len(pool) for pool in pools]))
     return found
 
 

@@ -114,6 +114,9 @@ def test_seconds_never_fall_along_an_axis_that_rises() -> None:
     points = [((1.0,), 1.0), ((2.0,), 4.0), ((3.0,), 1.0), ((4.0,), 8.0)]
     assert Table.of_points(["tokens"], points, rising=["tokens"]).seconds == (1.0, 2.0, 2.0, 8.0)
     assert not Table.of_points(["tokens"], points).rises("tokens")
+    # 9 before three of 2 is an outlier: the median of all four is 2.
+    late = [((at + 5.0,), each) for at, each in enumerate((1.0, 9.0, 2.0, 2.0, 2.0, 4.0))]
+    assert Table.of_points(["tokens"], late, rising=["tokens"]).seconds == (1.0, 2.0, 2.0, 2.0, 2.0, 4.0)
     nothing = Table(axes={"tokens": (1, 2, 3)}, seconds=(0.0, 4.0, 1.0)).rising("tokens")
     assert nothing.seconds == pytest.approx((0.0, 2.0, 2.0), abs=1e-9)
 

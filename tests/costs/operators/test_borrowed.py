@@ -14,12 +14,12 @@ from pagesim.costs.operators.aiconfigurator import read_system
 from pagesim.costs.operators.attention import Attention, Heads
 from pagesim.costs.operators.bounds import decode_bound, experts_bound, product_bound, prompts_bound
 from pagesim.costs.operators.experts import experts
-from pagesim.costs.operators.gemm import Products
+from pagesim.costs.operators.gemm import Products, shape_seconds
 from pagesim.costs.operators.iteration import Operators
 from pagesim.costs.operators.products import Product
 from pagesim.costs.operators.reduces import EAGER_S, reduces
 from pagesim.costs.operators.states import delta_net
-from pagesim.costs.operators.tables import Chip, chip_of
+from pagesim.costs.operators.tables import Chip, OperatorTable, bundled_tables, chip_of
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -58,6 +58,23 @@ def test_products_of_another_type_go_by_the_ratio_of_bounds(chip: Chip):
         "products with int4 weights were not timed on h100: those with bf16 count, times the ratio of their "
         "bounds"
     ]
+
+
+def test_a_timing_that_is_much_too_long_moves_no_other():
+    seconds = np.array([[[[5.0, 5.0, 9.0, 5.0, 5.0, 20.0]]]])
+    axes = (np.array([64]), np.array([64]), np.array([1, 2, 4, 8, 16, 32]))
+    table = OperatorTable(("gemm", "fp8"), "vllm 1.0", np.zeros((1, 0), np.int64), axes, seconds)
+    assert shape_seconds(table, 64, 64) == pytest.approx([5, 5, 5, 5, 5, 20])
+
+
+def test_products_of_one_chip_in_two_servers_take_about_as_long():
+    """B200 and GB200 have the same chip and the same memory. Single timings are up to twice apart."""
+    ratios = []
+    for n, k in ((2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168), (4096, 4096), (8192, 8192)):
+        one, other = (bundled_tables(name).find("gemm", "fp8")[0] for name in ("b200", "gb200"))
+        rows = one.axes[2] <= 128
+        ratios.append(shape_seconds(one, n, k)[rows] / shape_seconds(other, n, k)[rows])
+    assert np.abs(np.log(ratios)).max() < 0.1
 
 
 def test_tables_stand_for_no_other_gpu():
