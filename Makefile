@@ -79,7 +79,7 @@ notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py
 
 fuzz: $(VENV)/.test
-	FUZZ_ROUNDS=$(or $(ROUNDS),1400) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -m slow -k changed_file \
+	FUZZ_ROUNDS=$(or $(ROUNDS),1400) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -k changed_file \
 	    -o faulthandler_timeout=60 tests/fuzz/test_readers.py
 
 hostile: $(VENV)/.test

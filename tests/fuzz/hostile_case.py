@@ -16,31 +16,25 @@ class Case:
     """One input.
 
     Attributes:
-        kind: of inputs, such as ``configs``.
         name: of the kind of harm, for the table.
         argv: behind ``pagesim``; ``{}`` stands for the case's folder, in which the command runs.
         files: by their path in it.
         expects: ``any`` way to end that is no crash; ``refused``: exit code 2; ``done``: exit code 0;
             ``says:WORD``: refused, or the word is printed.
-        may_change: files whose content the command may change.
     """
 
-    kind: str
     name: str
     argv: tuple[str, ...]
     files: Mapping[str, Content] = field(default_factory=dict)
     expects: str = "any"
-    may_change: tuple[str, ...] = ()
 
     def put(self, folder: Path) -> None:
         """Make the files in a folder."""
         for name, content in self.files.items():
-            file = Path(os.fsdecode(os.path.join(os.fsencode(folder), os.fsencode(name))))  # noqa: PTH118
-            file.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, bytes):
-                file.write_bytes(content)
+                (folder / name).write_bytes(content)
             else:
-                content(file)
+                content(folder / name)
 
     def arguments(self, folder: Path) -> list[str]:
         """Return the arguments, the folder's name put in."""

@@ -51,7 +51,6 @@ def _plan(
     name: str, data: bytes | Content, expects: str = "any", beside: dict[str, Content] | None = None
 ) -> Case:
     return Case(
-        "configs",
         name,
         ("plan", "--model", "{}/config.json", "--gpu", "h100", "--tensor-parallel-size", "1"),
         {"config.json": data, **(beside or {})},

@@ -40,7 +40,7 @@ def _case(name: str, line: str, rng: random.Random, expects: str = "any", *more:
         argv = ("plan", "--serve", line, "--gpu", "h100", *more)
     else:
         argv = ("run", "--serve", line, "--gpu", "h100", "--num-requests", "3", "--rate", "2", *more)
-    return Case("lines", name, argv, {}, expects)
+    return Case(name, argv, {}, expects)
 
 
 def _engine(rng: random.Random) -> str:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from target import Target, again, of_tests
+from target import MadeWhenNeeded, Target, again, of_tests
 
 import pagesim as ps
 from pagesim.costs.profiles import import_llmservingsim, import_vidur
@@ -55,13 +55,15 @@ def _result(name: str, options: tuple[str, ...]) -> Target:
                 assert len(result.requests) == result.summary["requests"]["total"]
             write_report([folder], Path(again) / "page.html", instants=0)
 
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "r"
-        command = [sys.executable, "-m", "pagesim", *_RUN, *options, "--out", str(made)]
-        subprocess.run(command, check=True, capture_output=True)
-        found = [file for file in made.rglob("*") if file.is_file()]
-        files = {str(file.relative_to(made)): file.read_bytes() for file in found}
-    return Target(f"result: {name}", files, tuple(files), read)
+    def files() -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "r"
+            command = [sys.executable, "-m", "pagesim", *_RUN, *options, "--out", str(made)]
+            subprocess.run(command, check=True, capture_output=True)
+            found = sorted(file for file in made.rglob("*") if file.is_file())
+            return {str(file.relative_to(made)): file.read_bytes() for file in found}
+
+    return Target(f"result: {name}", MadeWhenNeeded(files), (), read)
 
 
 def _stores() -> list[Target]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,22 @@ T = TypeVar("T")
 TESTS = Path(__file__).parents[1]
 
 
+class MadeWhenNeeded(Mapping[str, bytes]):
+    """Files that take long to make: the first look at one of them makes all."""
+
+    def __init__(self, make: Callable[[], Mapping[str, bytes]]) -> None:
+        self._made = cache(make)
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._made()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made())
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+
 @dataclass(frozen=True)
 class Target:
     """A reader.
@@ -22,7 +39,7 @@ class Target:
     Attributes:
         name: what it reads.
         files: good ones, by name.
-        mutated: which of them are not left good.
+        mutated: which of them are not left good; any of them if empty.
         read: reads a folder of such files and uses what it found.
     """
 

@@ -57,7 +57,7 @@ def make(seed: int, number: int, folder: Path) -> Target:
     target = all_[number % len(all_)]
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
-    changed = rng.choice(target.mutated)
+    changed = rng.choice(target.mutated or tuple(target.files))
     target.put(folder, {changed: mutate(changed, target.files[changed], rng)})
     return target
 
@@ -71,7 +71,7 @@ def carry_out(seed: int, number: int, folder: Path) -> Outcome:
 def read(target: Target, folder: Path) -> Outcome:
     """Read a target's files, and say what came of it."""
     try:
-        with _limited(), _silent(), warnings.catch_warnings():
+        with limited(), _silent(), warnings.catch_warnings():
             warnings.simplefilter("error")
             target.read(folder)
     except PagesimError as error:
@@ -97,7 +97,9 @@ def _judged(sentence: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def limited() -> Iterator[None]:
+    """Give what is within a bounded time of the processor, and a bounded number of addresses."""
+
     def over(*_: object) -> None:
         raise Hang(f"more than {LONGEST_S:g} s")
 

@@ -90,7 +90,7 @@ def test_some_hosts_decide_by_the_rules(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_random_hosts_decide_by_the_rules(
     driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:

@@ -358,7 +358,7 @@ class OneGroup(Lives):
 
 @pytest.mark.parametrize("kind", [Lives, OneGroup])
 @pytest.mark.parametrize(
-    ("seeds", "days"), [(range(15), 300), pytest.param(range(15, 400), 400, marks=pytest.mark.slow)]
+    ("seeds", "days"), [(range(15), 300), pytest.param(range(15, 120), 400, marks=pytest.mark.slow)]
 )
 def test_every_block_is_where_the_slow_twin_has_it(kind: type[Lives], seeds: range, days: int) -> None:
     seen = np.zeros(3, int)

@@ -27,7 +27,7 @@ def hosted(tree: HostTree) -> list[HostNode]:
 
 @pytest.mark.slow_but("1-lru-write_through", "4-lfu-write_back")
 @pytest.mark.parametrize("write_policy", get_args(WritePolicy))
-@pytest.mark.parametrize("policy", get_args(EvictionPolicy))
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
 @pytest.mark.parametrize("page", [1, 4])
 def test_random_lives_are_those_of_a_slow_tree(
     page: int, policy: EvictionPolicy, write_policy: WritePolicy

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.costs import CostModel
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
@@ -28,6 +30,7 @@ from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.sim.clock import to_ticks
 from pagesim.workloads.trace import Trace
 from tests.sim.drive import drive
+from tests.sim.slow_ledgers import SlowLedger, SlowTypes
 
 LONGEST = 400
 
@@ -285,3 +288,32 @@ def replay(
     if isinstance(memory, HybridManager | TypedManager):
         memory.check_integrity()
     return Outcome(columns, int(columns["recomputes"].sum()))
+
+
+def entries_of(case: HybridCase) -> list[str]:
+    """Return the entries of a case's ledger: of the whole cache, and of each group."""
+    of_groups = [f"{entry}_{group}" for group in range(len(case.groups)) for entry in GROUP_ENTRIES]
+    return [*HYBRID_ENTRIES, *of_groups]
+
+
+def compare(
+    case: HybridCase,
+    slow: SlowLedger | SlowTypes,
+    entries: Sequence[str],
+    *,
+    seed: int,
+    make: Callable[[HybridCase], BlockManager] = make_memory,
+) -> Outcome:
+    """Replay a seed's case by steps beside a slow ledger, and in fast-forward, which must agree."""
+    stepped = replay(case, fast_forward=False, slow=slow, memory=make(case))
+    columns = stepped.columns
+    # Where the records are cut into chunks changes nothing either.
+    other = replay(case, fast_forward=True, chunk=1 + seed % 50, memory=make(case)).columns
+    assert other.keys() == columns.keys()
+    for name, column in columns.items():
+        assert np.array_equal(column, other[name]), f"seed {seed}: {name} differs with fast-forward"
+    assert len(slow.seen) == len(columns["clock"])
+    for name in entries:
+        counted = np.array([each.get(name, 0) for each in slow.seen])
+        assert np.array_equal(columns[name], counted), f"seed {seed}: {name} differs from the slow ledger"
+    return stepped

@@ -61,7 +61,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> Flushed:
     "seeds",
     [
         range(20),
-        *[pytest.param(range(first, first + 70), marks=pytest.mark.slow) for first in range(20, 1070, 70)],
+        *[pytest.param(range(first, first + 70), marks=pytest.mark.slow) for first in range(20, 300, 70)],
     ],
 )
 def test_copies_are_waited_for_in_fast_forward_as_without(seeds: range, flushed: Flushed) -> None:

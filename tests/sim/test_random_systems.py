@@ -29,7 +29,7 @@ def test_random_systems_decide_the_same_in_all_ways(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(2, 25))
+@pytest.mark.parametrize("part", range(2, 10))
 def test_many_random_systems_decide_the_same_in_all_ways(part: int) -> None:
     assert check_part(part)["cases"] > PART / 2
 
@@ -47,9 +47,9 @@ def test_random_systems_of_sglang_decide_the_same_in_all_ways() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(20))
-def test_two_thousand_random_systems_of_sglang_do(part: int) -> None:
-    assert check_sglang(30 + part * 110, 30 + (part + 1) * 110)["cases"] >= 90
+@pytest.mark.parametrize("part", range(8))
+def test_many_random_systems_of_sglang_do(part: int) -> None:
+    assert check_sglang(30 + part * 100, 30 + (part + 1) * 100)["cases"] >= 80
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def test_random_systems_decide_the_same_with_fast_forward_and_without(kind: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(1, 25))
+@pytest.mark.parametrize("part", range(1, 9))
 @pytest.mark.parametrize("kind", KINDS)
-def test_three_thousand_random_systems_do(kind: str, part: int) -> None:
+def test_many_random_systems_do(kind: str, part: int) -> None:
     assert check(kind, range(part * PART, (part + 1) * PART))["cases"] > PART / 2
 
 

@@ -80,7 +80,7 @@ def differences(one: Any, other: Any) -> list[str]:
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("eviction", ["lru", "arc"])
-@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8)]])
+@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 4)]])
 def test_a_chain_of_one_inclusive_tier_is_vllms_offloading(
     seed: int, eviction: str, fast_forward: bool
 ) -> None:
@@ -291,9 +291,7 @@ def served(trace: Trace, watch: Observer | None = None, **options: Any) -> Serve
     return server
 
 
-@pytest.mark.parametrize(
-    "seed", [11, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 16)]]
-)
+@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", CHAINS)
 def test_no_chunk_is_lost_in_a_run_and_nothing_stays_pinned_or_pending(kind: str, seed: int) -> None:
     rnd = Random(seed)

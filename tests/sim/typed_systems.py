@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from pagesim.kvcache import ChunkedLocal, Full, JengaManager, KVGroup, PooledManager, SlidingWindow, State
-from pagesim.kvcache.typed.typed import TypedManager
-from pagesim.scheduling.observer import Observer
 from tests.sim.hybrid_systems import (
     LONGEST,
     HybridCase,
-    Outcome,
     in_flight,
     random_aborts,
     random_options,
     random_trace,
 )
-from tests.sim.hybrid_systems import replay as replay_with
-
-Make = Callable[[HybridCase], TypedManager]
 
 
 def random_types(rnd: Random) -> list[KVGroup]:
@@ -69,8 +62,3 @@ def jenga_of(case: HybridCase) -> JengaManager:
     return JengaManager(
         case.blocks * whole.blocks_for(220), case.groups, longest=LONGEST, in_flight=in_flight(case)
     )
-
-
-def replay(case: HybridCase, make: Make, *, fast_forward: bool, slow: Observer | None = None) -> Outcome:
-    """Return everything that was decided and counted."""
-    return replay_with(case, fast_forward=fast_forward, slow=slow, memory=make(case))
