@@ -106,6 +106,7 @@ def _server(words: list[str]) -> tuple[ModuleType, int]:
 def _nearest(assignments: list[str], words: list[str]) -> str:
     """Return the line with refused flags removed or replaced; '' if that does not make it readable."""
     server, begin = _server(words)
+    words = [*words[:begin], *server.TABLE.renewed(words[begin:])[0]]
     for _ in words:
         try:
             _read(assignments, words)

@@ -13,7 +13,6 @@ from serve_lines import vllm_options as options_of
 import pagesim as ps
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import ServeLine, read_serve
-from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_vllm import readable
 from pagesim.setup.system import System, checked
 
@@ -80,30 +79,10 @@ def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None
     assert notes[1].startswith("vLLM has no use for --enable-expert-parallel here")
 
 
-@pytest.mark.parametrize(
-    ("flags", "remedy"),
-    [
-        ("--swap-space 4", "recomputed and never swapped; leave it out"),
-        ("--swap_space=4", "recomputed and never swapped; leave it out"),
-        ("--cuda-graph-sizes 512", "its name is --cudagraph-capture-sizes"),
-        ("--use-v2-block-manager", "there is one block manager"),
-    ],
-)
-def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> None:
-    said = refusal(f"vllm serve {MODEL} {flags}")
-    assert "is a flag of older releases, which vllm serve 0.33.0 refuses: " in said
-    assert remedy in said
-
-
 def test_a_flag_that_is_misspelled_is_named_as_it_is_spelled() -> None:
     said = refusal(f"vllm serve {MODEL} --tool-cal-parser hermes")
     assert said.endswith("is no flag of vllm serve 0.33.0; did you mean --tool-call-parser?")
     assert "did you mean" not in refusal(f"vllm serve {MODEL} --wings")
-
-
-def test_no_flag_of_the_release_is_called_older() -> None:
-    older = {name for name, flag in flags_of("vllm").items() if flag.kind == "older"}
-    assert not older & set(listed_flags("vllm-0.33.0"))
 
 
 def test_the_cadence_of_prompts_is_taken() -> None:

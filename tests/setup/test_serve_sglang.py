@@ -90,7 +90,7 @@ def test_flags_are_spelled_as_the_release_reads_them() -> None:
         "tensor_parallel_size": 2,
     }
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --mem_fraction_static 0.8")
-    assert "is the beginning of several flags" in refusal(f"{LAUNCH} --cuda-graph-max-bs 8")
+    assert "is the beginning of several flags" in refusal(f"{LAUNCH} --cuda-graph-max 8")
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --gpu-memory-utilization 0.9")
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --no-disable-radix-cache")
     assert "takes no value" in refusal(f"{LAUNCH} --disable-radix-cache=1")
