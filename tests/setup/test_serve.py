@@ -376,6 +376,19 @@ def test_overrides_of_the_config_say_how_long_requests_may_be(config: str, token
     assert "vLLM does not start so" in refusal(f"{line} --max-model-len {longest + 1}")
 
 
+def test_a_variable_lets_requests_be_longer_than_the_model_says() -> None:
+    """``_get_and_verify_max_len`` (config/model.py 2677) then only warns; auto is the model's own."""
+    longer = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve opt-13b --max-model-len"
+    assert options_of(f"{longer} 4k")["max_model_len"] == 4000
+    assert options_of(f"{longer} auto")["max_model_len"] == "auto"
+    assert "more than the 2048 tokens" in refusal(f"{longer.replace('=1', '=0')} 4k")
+    # A published line of 2026: YaRN does not lengthen the context by itself, and the variable lets it.
+    yarn = """--hf-overrides '{"text_config": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}}'"""
+    line = f"vllm serve Qwen/Qwen3.6-27B-FP8 -tp 2 --max-model-len 1010000 {yarn}"
+    assert "more than the 262144 tokens" in refusal(line)
+    assert options_of(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {line}")["max_model_len"] == 1010000
+
+
 def test_other_overrides_are_refused_one_by_one() -> None:
     line = """vllm serve opt-13b --hf-overrides '{"max_position_embeddings": 9000, "num_hidden_layers": 2}'"""
     said = refusal(line)
