@@ -69,22 +69,21 @@ def page() -> str:
     lines = [HEAD]
     for engine in get_args(Engine):
         flags = flags_of(engine).values()
-        own = sum(not (flag.is_variable or flag.is_part or flag.kind == "older") for flag in flags)
+        own = sum(not (flag.is_variable or flag.is_part or flag.is_older) for flag in flags)
         lines += [f"## {TITLES[engine]}: {own} flags", ""]
         for kind, title in SECTIONS.items():
             of_kind = [flag for flag in flags if flag.kind == kind and not flag.does.startswith(DEPENDENT)]
             if of_kind:
                 lines += [f"### {title}", "", *rows(kind, of_kind), ""]
-        without, removed = (sum(flag.kind == kind for flag in flags) for kind in ("no effect", "older"))
+        without, removed = (
+            sum(flag.kind == "no effect" for flag in flags),
+            sum(flag.is_older for flag in flags),
+        )
         dependent = sum(flag.does.startswith(DEPENDENT) for flag in flags)
         lines += [
             f"{dependent} flags count only beside another one, and are rejected.",
             f"{without} flags have no effect on memory and scheduling; a note of the run names them.",
-            *(
-                [f"{removed} flags of earlier releases are rejected with what replaces them."]
-                if removed
-                else []
-            ),
+            f"{removed} flags of earlier releases are replaced or left out, with a note, or rejected.",
             "",
         ]
     return "\n".join(lines)

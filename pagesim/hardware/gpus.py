@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -55,17 +56,26 @@ GPUS: Plugins[GpuSpec] = Plugins("gpu", "pagesim.gpus", _GPUS)
 """GPUs by name, including those of plugins."""
 
 
+def _letters(name: str) -> str:
+    """Return a GPU's name without its vendor, spaces and punctuation: NVIDIA GeForce RTX 4090 is rtx4090."""
+    return re.sub(r"nvidia|geforce|amd|instinct|radeon|[^a-z0-9]", "", name.lower())
+
+
+_BY_LETTERS = {_letters(name): spec for name, spec in _GPUS.items()}
+
+
 def gpu(name: str) -> GpuSpec:
-    """Return the GPU of that name.
+    """Return the GPU of that name, however it is hyphenated.
 
     Raises:
         PagesimError: there is no such GPU; the message lists similar names.
     """
     if name.lower() not in _GPUS and name in GPUS:
         return GPUS.find(name)
-    spec = _GPUS.get(name.lower())
+    spec = _BY_LETTERS.get(_letters(name))
     if spec is None:
-        near = get_close_matches(name.lower()[:100], _GPUS, n=5, cutoff=0.5)
+        begun = [each for each in _GPUS if _letters(each).startswith(_letters(name)) and _letters(name)]
+        near = begun or get_close_matches(name.lower()[:100], _GPUS, n=5, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_GPUS)}"
         raise PagesimError(f"no GPU is named {brief(name, 1000)}; {hint}")
     return spec

@@ -12,7 +12,8 @@ from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.setup import serve_sglang, serve_vllm
-from pagesim.setup.serve_words import FlagRefused, words_of
+from pagesim.setup.serve_shell import command_of
+from pagesim.setup.serve_words import FlagRefused
 
 FOREIGN = ("scheduler", "reservation", "allocator", "page_size")
 """Options that replace parts of the engine."""
@@ -65,13 +66,13 @@ def read_serve(line: str) -> ServeLine:
     Args:
         line: command of vLLM 0.33.0 (``vllm serve MODEL …`` or ``python -m
             vllm.entrypoints.openai.api_server …``) or SGLang 0.5.23 (``sglang serve MODEL …`` or ``python -m
-            sglang.launch_server …``), optionally preceded by variable assignments.
+            sglang.launch_server …``), in a line of a shell (`command_of`).
 
     Raises:
         PagesimError: it is no such line, a flag is unknown or not modelled, or a value is invalid; the
             message names it, and its remedy is the nearest line that can be read.
     """
-    assignments, words = words_of(line)
+    assignments, words = command_of(line)
     try:
         return _read(assignments, words)
     except FlagRefused as refused:
@@ -105,6 +106,7 @@ def _server(words: list[str]) -> tuple[ModuleType, int]:
 def _nearest(assignments: list[str], words: list[str]) -> str:
     """Return the line with refused flags removed or replaced; '' if that does not make it readable."""
     server, begin = _server(words)
+    words = [*words[:begin], *server.TABLE.renewed(words[begin:])[0]]
     for _ in words:
         try:
             _read(assignments, words)

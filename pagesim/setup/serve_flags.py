@@ -14,13 +14,14 @@ Engine = Literal["vllm", "sglang"]
 Arity = Literal["one", "several", "perhaps", "none", "switch"]
 """Number of values a flag takes; ``perhaps`` is at most one, and a ``switch`` has a ``--no-`` form."""
 
-Kind = Literal["taken", "no effect", "replica", "layers", "refused", "older"]
+Kind = Literal["taken", "no effect", "replica", "layers", "refused", "older", "gone"]
 """How a flag is treated.
 
 ``taken``: it affects memory or scheduling, like one of pagesim's options. ``no effect``: it affects neither
 here. ``replica``: it affects neither if a single replica serves. ``layers``: it affects neither if all layers
 keep every token, and is refused otherwise. ``refused``: it affects scheduling and is not modelled. ``older``:
-a flag of earlier releases, which this one does not know.
+a flag of earlier releases, which this one does not know; it is replaced by what took its place, or refused.
+``gone``: one without which the server decides the same.
 """
 
 Reads = Literal["", "own", "switch", "whole", "size", "number", "text"]
@@ -45,10 +46,15 @@ class Flag(BaseModel):
     kind: Kind
     option: str = Field(description="Option of a system that a taken flag decides.")
     reads: Reads
-    values: Words = Field(description="Values of a refused flag that change nothing.")
-    instead: str = Field(description="What does the same as an older flag; nothing where it is left out.")
+    values: Words = Field(description="Values of a refused or older flag that change nothing.")
+    instead: str = Field(description="What does the same as an older flag, if anything does.")
     does: str = Field(min_length=10, description="What it does to memory and scheduling, in a sentence.")
     source: str = Field(description="File and line of the release where it is read.")
+
+    @property
+    def is_older(self) -> bool:
+        """Whether only earlier releases know the flag."""
+        return self.kind in ("older", "gone")
 
     @property
     def is_variable(self) -> bool:
@@ -64,6 +70,10 @@ class Flag(BaseModel):
     def is_switch(self) -> bool:
         """Whether the flag takes no value."""
         return self.takes in ("none", "switch")
+
+    def replaces(self, values: list[str]) -> bool:
+        """Return whether an older flag with these values can be replaced or left out."""
+        return bool(self.instead) or values[-1:] in ([value] for value in self.values)
 
     def spellings(self) -> dict[str, bool]:
         """Return the flag's spellings, with dashes, and whether each turns it on."""

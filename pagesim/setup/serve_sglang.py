@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
+from pagesim.hardware import gpu
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.block_plans import STATE_DTYPES
@@ -276,12 +277,11 @@ def _refuses(options: Mapping[str, Any], names_kernels: bool) -> Refuses:
     page = options.get("block_size")
 
     def refuses(given: Mapping[str, Any]) -> str | None:
-        gpu = str(given["gpu"]).lower()
-        allowed = PAGES["trtllm_mha"]
-        if page is None or names_kernels or gpu not in PAGED_GPUS or page in allowed:
+        name, allowed = gpu(str(given["gpu"])).name, PAGES["trtllm_mha"]
+        if page is None or names_kernels or name not in PAGED_GPUS or page in allowed:
             return None
         return (
-            f"--page-size is {page}; SGLang's own kernels on {gpu} take {', '.join(map(str, allowed))}, and "
+            f"--page-size is {page}; SGLang's own kernels on {name} take {', '.join(map(str, allowed))}, and "
             f"it would run with {PAGE}: leave it out, or name other kernels by --attention-backend"
         )
 

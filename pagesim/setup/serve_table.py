@@ -90,7 +90,7 @@ class FlagTable:
         """By spelling, with dashes: the flag's name, and whether the spelling turns it on."""
         found: dict[str, tuple[str, bool]] = {}
         for name, flag in self.flags.items():
-            if flag.is_variable or flag.is_part or flag.kind == "older":
+            if flag.is_variable or flag.is_part or flag.is_older:
                 continue
             for spelling, on in flag.spellings().items():
                 found[spelling] = name, on
@@ -119,6 +119,7 @@ class FlagTable:
             decided = self._of_variable(name, value)
             without += [] if decided else [name]
             options |= decided
+        words, older = self.renewed(words)
         given, models = self._given(words)
         if len(models) != 1:
             said = f"names {' and '.join(models)}" if models else "names no model"
@@ -139,6 +140,11 @@ class FlagTable:
         without += [f"--{name}" for name in given if self.flags[name].kind != "taken" or name in idle]
         if without:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
+        if older:
+            notes.append(
+                f"{self.server} does not start with flags of older releases; the line is read without "
+                f"{', '.join(older)}, or with what took their place"
+            )
         return options, given, tuple(notes)
 
     def _given(self, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -253,6 +259,23 @@ class FlagTable:
                     raise PagesimError(f"--serve: {flag} needs a value")
             yield Given(name, values, words[begin:at], path)
 
+    def renewed(self, words: list[str]) -> tuple[list[str], list[str]]:
+        """Return the words of a line without flags of older releases, and these flags.
+
+        What took a flag's place replaces it. A flag that cannot be replaced is kept, and refused later.
+        """
+        kept: list[str] = []
+        older: list[str] = []
+        for each in self.read(words):
+            flag = self.flags.get(each.name)
+            if flag is None or not flag.is_older or not (flag.kind == "gone" or flag.replaces(each.values)):
+                kept += each.words
+                continue
+            older.append(f"--{flag.flag}")
+            if flag.instead:
+                kept += [*flag.instead.split(), *each.values]
+        return kept, older
+
     def replaced(self, words: list[str], name: str, instead: tuple[str, ...]) -> list[str]:
         """Return the words of a line with all occurrences of a flag replaced by other words."""
         kept: list[str] = []
@@ -274,7 +297,7 @@ class FlagTable:
         if head.startswith("--") and self.relaxed:
             head = head.replace("_", "-")
         older = self.flags.get(head[2:])
-        if older is not None and older.kind == "older":
+        if older is not None and older.is_older:
             return older.flag, True, tuple(path)
         if head not in self.spellings:
             begun = [each for each in self.spellings if head.startswith("--") and each.startswith(head)]
@@ -289,12 +312,10 @@ class FlagTable:
     def _check(self, flag: Flag, values: list[str]) -> None:
         """Refuse flags that affect scheduling and are not modelled, and flags of earlier releases."""
         said = escaped(f"--{flag.flag} {' '.join(values)}".strip())[:120]
-        if flag.kind == "older":
-            instead = (*flag.instead.split(), *values) if flag.instead.startswith("--") else ()
+        if flag.is_older:
             raise FlagRefused(
                 flag.flag,
                 f"--{flag.flag} is a flag of older releases, which {self.server} refuses: {flag.does}",
-                instead,
             )
         if flag.kind != "refused" or (flag.is_switch and values == ["false"]):
             return

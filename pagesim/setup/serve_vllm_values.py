@@ -100,7 +100,9 @@ def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
                 factor, int | float
             ):
                 tokens *= factor
-    return int(tokens)
+    longer = flags.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", ["0"])[-1].strip().lower() in ("1", "true")
+    asked = length("max-model-len", flags.get("max-model-len", ["auto"])[-1])["max_model_len"]
+    return max(int(tokens), asked) if longer and isinstance(asked, int) else int(tokens)
 
 
 _ROPE_WITHIN = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")

@@ -1,9 +1,8 @@
-"""The words of a server's command: variables, flags, readers of their values, and refusals."""
+"""The words of a server's command: flags, readers of their values, and refusals."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +43,7 @@ class Given:
 Reader = Callable[[str, str], dict[str, Any]]
 """Makes options from a flag's name and value; raises PagesimError if the value is invalid."""
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
-_SHELL = re.compile(r"[$`]|^(?:[&|;<>()]+|\d?>.*)$")
 
 
 def number(option: str, read: Callable[[str], Any]) -> Reader:
@@ -89,25 +86,3 @@ def choice(option: str, words: Mapping[str, str] | Iterable[str]) -> Reader:
 def is_flag(word: str) -> bool:
     """Return whether a word begins a flag: it starts with a dash and is not a negative number."""
     return word.startswith("-") and not _NUMBER.match(word) and word != "-"
-
-
-def words_of(line: str) -> tuple[list[str], list[str]]:
-    """Return the variable assignments in front of a command, and its words as a shell splits them.
-
-    Raises:
-        PagesimError: a quotation mark is not closed, or a word has a special meaning to a shell.
-    """
-    try:
-        words = shlex.split(line.replace("\\\n", " "))
-    except ValueError as error:
-        raise PagesimError(f"--serve cannot be parsed: {str(error).lower()}") from None
-    for word in words:
-        if _SHELL.search(word):
-            raise PagesimError(
-                f"--serve holds {brief(word, 80)}, which means something to a shell only; write the command "
-                "out"
-            )
-    variables = []
-    while words and _VARIABLE.match(words[0]):
-        variables.append(words.pop(0))
-    return variables, words

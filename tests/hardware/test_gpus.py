@@ -34,8 +34,26 @@ def test_fp8_doubles_the_peak_where_it_exists() -> None:
 
 
 def test_a_misspelt_gpu_is_answered_with_names_like_it() -> None:
-    with pytest.raises(PagesimError, match=r"no GPU is named 'a100'; did you mean .*a100-40gb"):
+    with pytest.raises(PagesimError, match=r"no GPU is named 'a100'; did you mean a100-40gb or a100-80gb\?$"):
         gpu("a100")
+    with pytest.raises(PagesimError, match=r"no GPU is named 'h201'; did you mean .*h200"):
+        gpu("h201")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        # As nvidia-smi and rocm-smi print them, and as people write them.
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA L40S", "l40s"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("rtx5090", "rtx-5090"),
+        ("RTX_PRO_6000", "rtx-pro-6000"),
+        ("A100 80GB", "a100-80gb"),
+    ],
+)
+def test_a_gpu_may_be_written_with_its_vendor_and_other_hyphens(written: str, name: str) -> None:
+    assert gpu(written).name == name
 
 
 def test_a_newer_gpu_of_a_line_has_more_memory_that_is_faster() -> None:

@@ -39,6 +39,6 @@ def listed_flags(release: str) -> dict[str, str]:
 
 def rows_of(engine: Engine) -> dict[str, str]:
     """Return the flags of a server's own release that the product's table has, and what each takes."""
-    rows = [flag for flag in flags_of(engine).values() if flag.kind != "older" and not flag.is_part]
+    rows = [flag for flag in flags_of(engine).values() if not (flag.is_older or flag.is_part)]
     takes = {"switch": "none"}
     return {flag.flag: takes.get(flag.takes, flag.takes) for flag in rows if not flag.is_variable}

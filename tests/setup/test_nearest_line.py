@@ -40,14 +40,13 @@ def nearest(line: str) -> str:
         ("vllm serve opt-13b --max-model-len 9999 --seed 0", "vllm serve opt-13b --seed 0"),
         ("vllm serve gpt-oss-20b --moe-backend triton", "vllm serve gpt-oss-20b"),
         ("vllm serve opt-13b --kv-cache-dtype fp4 -q awq", "vllm serve opt-13b"),
-        # What an older flag says is said by the flag that took its place.
-        ("vllm serve opt-13b --swap-space 4", "vllm serve opt-13b"),
+        # Flags of older releases, and the flags that took their place.
         (
-            "vllm serve opt-13b --cuda-graph-sizes 8 16 -tp 2",
-            "vllm serve opt-13b --cudagraph-capture-sizes 8 16 -tp 2",
+            "vllm serve opt-13b --swap-space 4 --cuda-graph-sizes 8 16 --headless",
+            "vllm serve opt-13b --cudagraph-capture-sizes 8 16",
         ),
-        ("vllm serve opt-13b --disable-async-output-proc", "vllm serve opt-13b --no-async-scheduling"),
-        ("vllm serve opt-13b --worker-use-ray", "vllm serve opt-13b --distributed-executor-backend ray"),
+        ("vllm serve opt-13b --num-redundant-experts 32", "vllm serve opt-13b"),
+        ("vllm serve opt-13b --speculative-model opt-125m", "vllm serve opt-13b"),
         # What a shell would take apart is quoted.
         (
             """vllm serve opt-13b --headless --compilation-config '{"mode": 3}'""",

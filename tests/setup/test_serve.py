@@ -13,7 +13,6 @@ from serve_lines import vllm_options as options_of
 import pagesim as ps
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import ServeLine, read_serve
-from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_vllm import readable
 from pagesim.setup.system import System, checked
 
@@ -86,30 +85,10 @@ def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None
     assert notes[1].startswith("vLLM has no use for --enable-expert-parallel here")
 
 
-@pytest.mark.parametrize(
-    ("flags", "remedy"),
-    [
-        ("--swap-space 4", "recomputed and never swapped; leave it out"),
-        ("--swap_space=4", "recomputed and never swapped; leave it out"),
-        ("--cuda-graph-sizes 512", "its name is --cudagraph-capture-sizes"),
-        ("--use-v2-block-manager", "there is one block manager"),
-    ],
-)
-def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> None:
-    said = refusal(f"vllm serve {MODEL} {flags}")
-    assert "is a flag of older releases, which vllm serve 0.33.0 refuses: " in said
-    assert remedy in said
-
-
 def test_a_flag_that_is_misspelled_is_named_as_it_is_spelled() -> None:
     said = refusal(f"vllm serve {MODEL} --tool-cal-parser hermes")
     assert said.endswith("is no flag of vllm serve 0.33.0; did you mean --tool-call-parser?")
     assert "did you mean" not in refusal(f"vllm serve {MODEL} --wings")
-
-
-def test_no_flag_of_the_release_is_called_older() -> None:
-    older = {name for name, flag in flags_of("vllm").items() if flag.kind == "older"}
-    assert not older & set(listed_flags("vllm-0.33.0"))
 
 
 def test_the_cadence_of_prompts_is_taken() -> None:
@@ -270,8 +249,8 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm bench latency", "--serve is 'vllm bench latency'; it must begin with vllm serve"),
         ("docker run vllm", "--serve is 'docker run vllm'; it must begin with vllm serve"),
         ("vllm serve 'opt-13b", "--serve cannot be parsed: no closing quotation"),
-        ("vllm serve opt-13b &", "--serve holds '&', which means something to a shell only"),
-        ("vllm serve opt-13b > log", "--serve holds '>', which means something to a shell only"),
+        ("vllm serve opt-13b < answers", "--serve holds '<', which means something to a shell only"),
+        ("vllm serve opt-13b -tp `nproc`", "--serve holds '`nproc`', which means something to a shell only"),
         ("vllm serve $MODEL", "--serve holds '$MODEL', which means something to a shell only"),
         ("vllm serve", "--serve names no model; it must name one model, as in vllm serve MODEL"),
         ("vllm serve opt-13b opt-30b", "--serve names opt-13b and opt-30b; it must name one model"),
@@ -401,6 +380,19 @@ def test_overrides_of_the_config_say_how_long_requests_may_be(config: str, token
     longest = tokens or 2048
     assert options_of(f"{line} --max-model-len {longest}")["max_model_len"] == longest
     assert "vLLM does not start so" in refusal(f"{line} --max-model-len {longest + 1}")
+
+
+def test_a_variable_lets_requests_be_longer_than_the_model_says() -> None:
+    """``_get_and_verify_max_len`` (config/model.py 2677) then only warns; auto is the model's own."""
+    longer = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve opt-13b --max-model-len"
+    assert options_of(f"{longer} 4k")["max_model_len"] == 4000
+    assert options_of(f"{longer} auto")["max_model_len"] == "auto"
+    assert "more than the 2048 tokens" in refusal(f"{longer.replace('=1', '=0')} 4k")
+    # A published line of 2026: YaRN does not lengthen the context by itself, and the variable lets it.
+    yarn = """--hf-overrides '{"text_config": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}}'"""
+    line = f"vllm serve Qwen/Qwen3.6-27B-FP8 -tp 2 --max-model-len 1010000 {yarn}"
+    assert "more than the 262144 tokens" in refusal(line)
+    assert options_of(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {line}")["max_model_len"] == 1010000
 
 
 def test_other_overrides_are_refused_one_by_one() -> None:

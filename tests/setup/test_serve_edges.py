@@ -18,7 +18,7 @@ LAUNCH = "python -m sglang.launch_server --model-path llama-3.1-8b"
     [
         # Of a word that is quoted stand 80 characters, quotation mark and dots among them.
         (LONG, f"--serve is '{'x' * 76}...; it must begin with vllm serve"),
-        (f"vllm serve opt-13b >{LONG}", f"--serve holds '>{'x' * 75}..., which means something"),
+        (f"vllm serve opt-13b ${LONG}", f"--serve holds '${'x' * 75}..., which means something"),
         (f"vllm serve opt-13b --{LONG} 1", f"--serve: '--{'x' * 74}... is no flag of vllm serve 0.33.0"),
         (f"vllm serve opt-13b -{LONG}", f"--serve: '-{'x' * 75}... is no flag of vllm serve 0.33.0"),
         (f"vllm serve opt-13b --enforce-eager={LONG}", f"takes no value, and has '{'x' * 76}..."),

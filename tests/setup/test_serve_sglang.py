@@ -90,7 +90,7 @@ def test_flags_are_spelled_as_the_release_reads_them() -> None:
         "tensor_parallel_size": 2,
     }
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --mem_fraction_static 0.8")
-    assert "is the beginning of several flags" in refusal(f"{LAUNCH} --cuda-graph-max-bs 8")
+    assert "is the beginning of several flags" in refusal(f"{LAUNCH} --cuda-graph-max 8")
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --gpu-memory-utilization 0.9")
     assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --no-disable-radix-cache")
     assert "takes no value" in refusal(f"{LAUNCH} --disable-radix-cache=1")
@@ -174,6 +174,19 @@ def test_the_longest_request_follows_from_what_overrides_the_models_config() -> 
     assert "more than" in refusal(longer.replace("=1", "=0"))
     other = refusal(f"{LAUNCH} --json-model-override-args '{{\"num_hidden_layers\":4}}'")
     assert '--json-model-override-args {"num_hidden_layers": 4} affects scheduling' in other
+
+
+def test_variables_without_effect_are_noted_and_others_refused() -> None:
+    # SGLang 0.5.23 reads SGLANG_ENABLE_SPEC_V2 nowhere; it warns of SGL_ and reads the variable as SGLANG_.
+    quiet = "SGLANG_ENABLE_SPEC_V2=1 SGLANG_USE_AITER=1 SGL_ENABLE_JIT_DEEPGEMM=0"
+    assert read_serve(f"{quiet} {LAUNCH}").options == read_serve(LAUNCH).options
+    assert "SGLANG_ENABLE_SPEC_V2, SGLANG_USE_AITER, SGL_" in read_serve(f"{quiet} {LAUNCH}").notes[0]
+    # ``mm_runtime_reservation_gb`` (mem_cache/kv_cache_configurator.py 202) takes a GiB from the cache.
+    said = refusal(f"SGLANG_USE_CUDA_IPC_TRANSPORT=1 {LAUNCH}")
+    assert said.endswith("The variable takes memory for images from the cache.")
+    for same in ("SGLANG_USE_CUDA_IPC_TRANSPORT=0", "SGLANG_DSV4_FP4_EXPERTS=1"):
+        assert read_serve(f"{same} {LAUNCH}").options == read_serve(LAUNCH).options
+    assert "SGLANG_OF_TOMORROW may affect scheduling" in refusal(f"SGLANG_OF_TOMORROW=1 {LAUNCH}")
 
 
 def test_a_tower_is_of_no_use_to_a_model_of_text() -> None:
