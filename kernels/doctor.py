@@ -45,8 +45,6 @@ EXTRAS = {
 
 PEERS = {
     "flashinfer": ("flashinfer-python", "FlashInfer"),
-    "flash_attn_interface": ("flash-attn-3", "FlashAttention 3"),
-    "flash_attn": ("flash-attn", "FlashAttention 2"),
     "vllm": ("vllm", "vLLM's Triton attention"),
 }
 """Import name → distribution, what it adds to the bench."""
