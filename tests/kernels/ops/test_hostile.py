@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.hostile.kernels import KERNELS
 
 CASES = [
-    pytest.param(kernel, case, seed, id=" ".join([name, *case.values()]))
+    pytest.param(kernel, case, seed, id=" ".join([f"{name.replace(' ', '-')}:", *case.values()]))
     for name, kernel in KERNELS.items()
     for seed, case in enumerate(kernel.cases())
 ]
