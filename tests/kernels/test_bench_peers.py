@@ -140,13 +140,6 @@ def test_a_peer_is_called_as_it_is_meant_to_be(case, stand_in):
     assert op in peers.peers_found()
 
 
-def test_flashinfer_reads_both_of_its_layouts(stand_in):
-    op, modules = STAND_INS["flashinfer"]
-    stand_in(modules)
-    for changes in ({"block_size": 16}, {"block_size": 1}, {"layout": "HND"}):
-        assert measure(op, **changes)["error"] is None
-
-
 def test_flashinfer_is_measured_with_cuda_cores_and_with_tensor_cores(stand_in):
     from pagesim.kernels.bench import selection
 

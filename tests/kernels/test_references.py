@@ -13,16 +13,12 @@ from pagesim.kernels import (  # noqa: E402
     LAYOUTS,
     Cache,
     Sizes,
-    copy_blocks,
-    gather_blocks,
-    gather_sequences,
     paged_attention,
     plain,
     reference,
     reshape_and_cache,
-    scatter_blocks,
 )
-from tests.kernels.cases import largest_error, make_case  # noqa: E402
+from tests.kernels.cases import make_case  # noqa: E402
 
 
 def test_online_softmax_is_softmax():
@@ -88,12 +84,6 @@ def test_a_prompt_in_chunks_is_the_prompt_at_once(layout):
         torch.testing.assert_close(chunk, at_once[first:last], atol=1e-5, rtol=1e-5)
 
 
-def test_the_last_query_of_a_prompt_is_a_decode():
-    prompt = make_case([70, 33], query_lens=[1, 1], group=4)
-    decode = make_case([70, 33], group=4)
-    assert torch.equal(prompt.run(), decode.run())
-
-
 def test_fp8_stands_for_its_numbers_times_the_scale():
     case = make_case([63, 20], group=2, kv_dtype=torch.float8_e4m3fn, head_scales=True)
     keys = case.key_cache.float() * case.k_scale[:, None]
@@ -114,24 +104,3 @@ def test_what_is_written_is_what_is_attended_to(layout):
     paged = paged_attention(q, cache, table, torch.tensor([40], dtype=torch.int32), scale=0.125)
     torch.testing.assert_close(paged, reference.attend(q, key, value, 0.125), atol=1e-6, rtol=1e-6)
     assert sum(cache.isnan().sum().item() for cache in caches) == 2 * (96 - 40) * 2 * 64
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gathering_first_gives_the_same(layout):
-    case = make_case([63, 0, 40], group=2, layout=layout)
-    gathered, table = gather_sequences(case.cache, *case.batch[:2])
-    assert (
-        largest_error(paged_attention(case.q, gathered, table, case.context_lens), case.run().double()) == 0
-    )
-
-
-def test_blocks_are_moved_in_every_cache():
-    caches = [torch.randn(6, 16, 2, 64) for _ in range(3)]
-    before = [cache.clone() for cache in caches]
-    copy_blocks(caches, torch.tensor([[0, 5], [1, 4]]))
-    gathered = gather_blocks(caches, torch.tensor([5, 4, 2]))
-    for i, cache in enumerate(before):
-        assert torch.equal(gathered[:, i], cache[[0, 1, 2]])
-    scatter_blocks(gathered, caches, torch.tensor([3, 2, 0]))
-    for cache, old in zip(caches, before, strict=True):
-        assert torch.equal(cache, old[[2, 1, 1, 0, 1, 0]])

@@ -17,7 +17,6 @@ from pagesim.kernels.swap import (  # noqa: E402
     CopyEach,
     GatherCopy,
     Pools,
-    Transfer,
     make_strategy,
 )
 from pagesim.kvcache import Full, KVGroup, PagedManager, SequenceGroup  # noqa: E402
@@ -131,16 +130,6 @@ def test_a_memorys_own_moves_are_taken_as_they_are(name):
     assert torch.equal(whole_blocks(pools)[memory.block_table(moves)], kept)
 
 
-@pytest.mark.parametrize("name", ON_CPU)
-def test_no_blocks_are_no_work(name):
-    pools = make_pools(10, (4, 8), torch.float16, 1, host_blocks=4)
-    transfer = make_strategy(name, pools).swap_out([])
-    transfer.join()
-    transfer.wait()
-    assert transfer.done
-    assert (pools.host == POISON).all()
-
-
 OUT_OF_RANGE = {
     "swap_out": [
         ([(0, 0), (4, 1)], "copies[1]: device block is 4; it must be from 0 to 3"),
@@ -215,10 +204,6 @@ def test_pools_that_do_not_fit_together_are_refused(case):
     with pytest.raises(PagesimError) as error:
         Pools(caches, host)
     assert said in str(error.value)
-
-
-def test_a_transfer_without_an_event_is_over():
-    assert Transfer().done
 
 
 def test_on_a_gpu_a_swap_runs_on_a_stream_of_its_own(monkeypatch):

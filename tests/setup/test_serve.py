@@ -14,7 +14,6 @@ import pagesim as ps
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_flags import flags_of
-from pagesim.setup.serve_vllm import readable
 from pagesim.setup.system import System, checked
 
 
@@ -106,10 +105,6 @@ def test_no_flag_of_the_release_is_called_older() -> None:
     assert not older & set(listed_flags("vllm-0.33.0"))
 
 
-def test_the_cadence_of_prompts_is_taken() -> None:
-    assert options_of(f"vllm serve {MODEL} --prefill-schedule-interval 4")["prefill_schedule_interval"] == 4
-
-
 @pytest.mark.parametrize(
     ("text", "asked"), [("2K", 2 * 1024), ("2k", 2000), ("1.5k", 1500), ("3G", 3 << 30), ("123", 123)]
 )
@@ -146,15 +141,6 @@ def test_pipeline_parallelism_is_taken(flag: str) -> None:
     """Beside tensor and expert parallelism, and whatever starts the workers."""
     read = read_serve(f"vllm serve deepseek-v3 -tp 8 {flag} -ep --distributed-executor-backend ray")
     assert read.options["pipeline_parallel_size"] == 2
-
-
-def test_decode_context_parallelism_is_taken() -> None:
-    assert options_of("vllm serve deepseek-v3 -tp 8 -dcp 4")["decode_context_parallel_size"] == 4
-
-
-def test_a_switch_about_layers_may_be_off_where_a_model_has_such_layers() -> None:
-    layouts = Path(__file__).parents[1] / "golden" / "layouts"
-    assert options_of(f"vllm serve {layouts / 'gpt-oss-20b.toml'} --no-use-replayssm")
 
 
 def test_the_hybrid_manager_and_the_retention_of_prefixes_are_taken() -> None:
@@ -238,14 +224,6 @@ def test_a_line_may_be_spelled_as_a_shell_and_vllm_allow(spelling: str) -> None:
 )
 def test_a_switch_is_turned_on_and_off_in_each_of_its_spellings(flag: str, value: bool) -> None:
     assert options_of(f"vllm serve {MODEL} {flag}")["enable_prefix_caching"] is value
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("1m", 1_000_000), ("2G", 2 << 30), (" 7 ", 7)],
-)
-def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
-    assert readable(text) == number
 
 
 def test_what_has_no_effect_here_is_named_in_a_note() -> None:

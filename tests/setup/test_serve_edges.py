@@ -38,17 +38,6 @@ def test_a_long_word_is_cut_where_it_is_said(line: str, said: str) -> None:
     assert said in refusal(line)
 
 
-@pytest.mark.parametrize("words", [1, 2, 300])
-def test_a_line_may_have_any_number_of_words(words: int) -> None:
-    line = f"vllm serve opt-13b --api-key{' a' * words}"
-    assert read_serve(line).notes == ("of the vllm serve 0.33.0 line without an effect here: --api-key",)
-    assert refusal(f"{line} -tp") == "--serve: -tp needs a value"
-    assert (
-        read_serve(f"vllm serve opt-13b --port 1{' --port 1' * words} -tp 2").options["tensor_parallel_size"]
-        == 2
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "read"),
     [
@@ -114,19 +103,3 @@ def test_the_last_of_several_methods_of_quantization_counts() -> None:
     assert read_serve(f"vllm {line}").options["weight_dtype"] == "fp8"
     assert read_serve(f"sglang {line}").options["weight_dtype"] == "fp8"
     assert "--quantization awq affects" in refusal("vllm serve llama-3.1-8b -q fp8 -q awq")
-
-
-@pytest.mark.parametrize(
-    ("line", "server"),
-    [
-        ("python -m vllm.entrypoints.openai.api_server", "vllm serve"),
-        ("python3 -m sglang.launch_server", "sglang serve"),
-    ],
-)
-def test_a_servers_module_alone_is_a_line_without_a_model(line: str, server: str) -> None:
-    assert refusal(line).startswith(f"--serve names no model; it must name one model, as in {server} MODEL")
-
-
-def test_the_last_of_several_choices_of_kernels_is_named() -> None:
-    line = "vllm serve gpt-oss-20b --moe-backend triton --moe-backend marlin"
-    assert refusal(line).startswith("--serve: --moe-backend marlin would change")

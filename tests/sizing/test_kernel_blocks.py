@@ -45,22 +45,10 @@ def test_a_gated_delta_net_leaves_states_behind_where_flashinfer_has_a_kernel(
     assert {group.checkpoint for group in plan.groups[:3]} == {block_size if states == 3 else None}
 
 
-def test_a_hybrid_on_ampere_has_the_blocks_that_its_planner_makes():
-    plan = planned(QWEN_35B, "rtx-3090", 11.7, tp=4, max_model_len=65536)
-    assert [group.most_blocks for group in plan.groups] == [2, 2, 2, 125]
-    assert (plan.bytes_per_block, plan.num_blocks, plan.tokens) == (5_406_720, 2323, 1_162_138)
-
-
 def test_a_gated_delta_net_of_other_keys_leaves_no_state_behind_on_blackwell():
     narrow = StateLayer((3, 8192), (32, 128, 64), checkpoint=64)
     for on, most in (("h100", 3), ("b200", 2), ("rtx-5090", 2)):
         assert planned([narrow, FullLayer(2, 256)], on).groups[0].most_blocks == most
-
-
-def test_mamba_2_leaves_a_state_behind_on_every_gpu():
-    mamba = StateLayer((3, 8448), (128, 64, 128), checkpoint=1, always=True)
-    for on in ("a100-80gb", "h100", "b200", "mi300x"):
-        assert planned([mamba, FullLayer(8, 128)], on).groups[0].most_blocks == 3
 
 
 @pytest.mark.parametrize(

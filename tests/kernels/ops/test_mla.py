@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -80,22 +80,6 @@ def test_decode_over_latents(problem, splits, device):
     problem = make_latents(**problem)
     check(problem, problem.run(device, splits))
     check(problem, problem.run("cpu", backend="reference"))
-
-
-@pytest.mark.slow_but("None", "7")
-@pytest.mark.parametrize("splits", [None, 1, 7, 40])
-def test_any_number_of_splits_gives_the_right_answer(splits, device):
-    problem = make_latents([75, 33], heads=5, dims=(256, 32))
-    check(problem, problem.run(device, splits))
-
-
-def test_queries_and_latents_may_be_views(device):
-    problem = make_latents([63, 30], heads=5, dims=(256, 32))
-    wide = torch.full((len(problem.cache.cache), 16, 300), float("nan"), dtype=F16)
-    wide[..., 5:293] = problem.cache.cache
-    fused = torch.cat([problem.q, torch.full_like(problem.q, float("nan"))], dim=1)
-    view = LatentCache(wide[..., 5:293], latent_dim=256)
-    check(problem, replace(problem, q=fused[:, :5], cache=view).run(device))
 
 
 @pytest.mark.slow_but("dims0-dtype0")
