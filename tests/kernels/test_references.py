@@ -12,7 +12,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from pagesim.kernels import (  # noqa: E402
     LAYOUTS,
     Cache,
+    LatentCache,
     Sizes,
+    mla_decode_attention,
+    mla_write,
     paged_attention,
     plain,
     reference,
@@ -104,3 +107,17 @@ def test_what_is_written_is_what_is_attended_to(layout):
     paged = paged_attention(q, cache, table, torch.tensor([40], dtype=torch.int32), scale=0.125)
     torch.testing.assert_close(paged, reference.attend(q, key, value, 0.125), atol=1e-6, rtol=1e-6)
     assert sum(cache.isnan().sum().item() for cache in caches) == 2 * (96 - 40) * 2 * 64
+
+
+def test_latents_that_are_written_are_attended_to():
+    """A latent is a token's value, and with its rotated part behind it its key; slot -1 is passed over."""
+    cache = LatentCache(torch.full((4, 8, 288), float("nan")), latent_dim=256)
+    latent, rope, q = torch.randn(12, 256), torch.randn(12, 32), torch.randn(1, 5, 288)
+    table, length = torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([11], dtype=torch.int32)
+    slots = torch.tensor([*range(16, 24), 0, 1, 2, -1])
+    mla_write(latent, rope, cache, slots)
+    keys = torch.cat([latent, rope], dim=1)[:11].double()
+    expected = (0.07 * q[0].double() @ keys.T).softmax(dim=-1) @ keys[:, :256]
+    got = mla_decode_attention(q, cache, table, length, scale=0.07)
+    torch.testing.assert_close(got[0].double(), expected, atol=1e-5, rtol=1e-5)
+    assert cache.cache.isfinite().all(dim=-1).sum() == 11

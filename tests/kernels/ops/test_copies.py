@@ -35,17 +35,6 @@ def check_write(device, key, value, slots, theirs, layout, scale=1.0):
     return ours
 
 
-@pytest.mark.parametrize(
-    ("layout", "dtype", "block_size", "tokens"),
-    [("NHD", F32, 1, 5), ("HND", BF16, 16, 63), ("NHD", F16, 16, 63)],
-)
-def test_tokens_are_written_to_their_slots(layout, dtype, block_size, tokens, device):
-    key, value = torch.randn(2, tokens, 3, 80).to(dtype)
-    slots = torch.randperm(8 * block_size)[:tokens]
-    slots[::5] = -1
-    check_write(device, key, value, slots, caches(layout, dtype, block_size), layout)
-
-
 # The interpreter rounds to e4m3 wrongly where that carries into the exponent: these numbers are e4m3 already.
 @pytest.mark.slow_but("one-HND", "a head-NHD")
 @pytest.mark.parametrize("layout", LAYOUTS)
