@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.kernels import plain  # noqa: E402
 from tests.kernels.hostile import dense  # noqa: E402
 from tests.kernels.hostile.axes import AXES, allowed, problem_of  # noqa: E402
 from tests.kernels.hostile.covering import covering  # noqa: E402
@@ -42,21 +41,6 @@ def test_what_is_not_allowed_is_no_case_and_all_else_meets():
 def case_of(**values):
     """Return the case of the first value of every axis but these."""
     return {**{axis: next(iter(named)) for axis, named in AXES.items()}, **values}
-
-
-def test_the_oracle_is_attention_in_plain_python():
-    problem = problem_of(case_of(contexts="3b+5, 0", block="2", heads="2x4"), AXES, seed=1)
-    (keys, values), none = problem.contexts()
-    rows = dense.attention(problem.q[:1], keys, values, 0.3)[0]
-    for head in (0, 3, 4, 7):
-        blocks = (
-            [[token.tolist()] for token in keys[:, head // 4]],
-            [[v.tolist()] for v in values[:, head // 4]],
-        )
-        query = problem.q[0, head].tolist()
-        expected = plain.paged_decode(query, *blocks, range(len(keys)), len(keys), 0.3)
-        assert rows[head].tolist() == pytest.approx(expected, abs=1e-12)
-    assert (dense.attention(problem.q[1:], *none, 0.3) == 0).all()
 
 
 @pytest.mark.parametrize("window", [None, 3])

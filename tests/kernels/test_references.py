@@ -1,9 +1,8 @@
-"""The references against each other: plain Python, vectorised, tiled; none reads what holds no token."""
+"""The references beside the formula and each other; none reads what holds no token."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, inf, log
 
 import pytest
 
@@ -17,50 +16,25 @@ from pagesim.kernels import (  # noqa: E402
     mla_decode_attention,
     mla_write,
     paged_attention,
-    plain,
     reference,
     reshape_and_cache,
 )
 from tests.kernels.cases import make_case  # noqa: E402
-
-
-def test_online_softmax_is_softmax():
-    scores = [1.0, -3.0, 700.0, 699.5, 2.0]
-    weights = [exp(score - 700) for score in scores]
-    assert plain.online_softmax(scores) == pytest.approx([weight / sum(weights) for weight in weights])
+from tests.kernels.hostile import dense  # noqa: E402
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("block_size", [1, 16])
-def test_vectorised_decode_is_the_plain_one(layout, block_size):
+def test_decode_is_the_formula(layout, block_size):
     case = make_case([63, 0, 1, 17], group=3, block_size=block_size, dtype=torch.float32, layout=layout)
     output = case.run(backend="reference")
-    keys, values = case.cache.keys, case.cache.values
     for row, length in enumerate(case.context_lens.tolist()):
-        for head in range(6):
-            expected = plain.paged_decode(
-                case.q[row, head].tolist(),
-                keys[:, :, head // 3].tolist(),
-                values[:, :, head // 3].tolist(),
-                case.block_table[row].tolist(),
-                length,
-                64**-0.5,
-            )
-            assert output[row, head].tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_parts_of_a_sequence_are_merged_into_the_whole():
-    scores, values = [0.5, 3.0, -2.0, 1.0, 0.0], [[1.0, 2.0], [0.0, 1.0], [5.0, 5.0], [2.0, 2.0], [1.0, 0.0]]
-    weights = plain.online_softmax(scores)
-    whole = [sum(w * v[d] for w, v in zip(weights, values, strict=True)) for d in range(2)]
-
-    def part(first, last):
-        mine = plain.online_softmax(scores[first:last])
-        output = [sum(w * v[d] for w, v in zip(mine, values[first:last], strict=True)) for d in range(2)]
-        return output, log(sum(map(exp, scores[first:last])))
-
-    assert plain.merge([part(0, 2), part(2, 5), ([7.0, 7.0], -inf)]) == pytest.approx(whole)
-    assert plain.merge([([7.0, 7.0], -inf)]) == [0.0, 0.0]
+        blocks = case.block_table[row, : -(-length // block_size)].long()
+        keys, values = (
+            each[blocks].flatten(0, 1)[:length].double() for each in (case.cache.keys, case.cache.values)
+        )
+        expected = dense.attention(case.q[row : row + 1], keys, values, 64**-0.5)
+        torch.testing.assert_close(output[row].double(), expected[0], atol=1e-5, rtol=0)
 
 
 def test_attention_is_torchs():
