@@ -82,9 +82,7 @@ def test_a_run_has_as_many_blocks_as_fit_with_scales():
             "is not known: choose vllm_version 0.33.0",
         ),
         ({"policy": "vllm-sosp"}, "what a block of policy vllm-sosp takes"),
-        ({"policy": "orca-max"}, "choose policy vllm-v1 with vllm_version 0.33.0"),
         ({"policy": "sglang"}, "what a block of policy sglang takes"),
-        ({"policy": "trtllm"}, "what a block of policy trtllm takes"),
         ({"policy": "jenga", "vllm_version": "0.19.0"}, "vLLM 0.19.0"),
         (
             {"model": "deepseek-v3", "tensor_parallel_size": 8},
