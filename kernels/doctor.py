@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -33,10 +32,10 @@ REQUIRED = (
     "joblib",
     "plotly",
     "re2",
+    "scipy",
 )
 
 EXTRAS = {
-    "scipy": ("calibrate", "scipy", "fits cost terms to measurements"),
     "ray": ("ray", "ray", "runs sweeps on many machines"),
     "tokenizers": ("tokenize", "tokenizers", "counts the tokens of texts"),
     "nbclient": ("notebooks", "nbclient", "runs the notebooks"),
@@ -45,8 +44,6 @@ EXTRAS = {
 
 PEERS = {
     "flashinfer": ("flashinfer-python", "FlashInfer"),
-    "flash_attn_interface": ("flash-attn-3", "FlashAttention 3"),
-    "flash_attn": ("flash-attn", "FlashAttention 2"),
     "vllm": ("vllm", "vLLM's Triton attention"),
 }
 """Import name → distribution, what it adds to the bench."""
@@ -140,7 +137,6 @@ def _kernels() -> Iterator[Finding]:
     gpu = _gpu(torch)
     yield gpu
     yield _batched(gpu)
-    yield _interpreter()
 
 
 def _triton() -> Finding:
@@ -190,32 +186,11 @@ def _batched(gpu: Finding) -> Finding:
     return Finding("batched copies", State.ABSENT if missing else State.FINE, missing or "cuMemcpyBatchAsync")
 
 
-def _interpreter() -> Finding:
-    """Return whether Triton's interpreter can run the kernels on a CPU here."""
-    name = "interpreter"
-    if not installed("triton"):
-        return Finding(name, State.ABSENT, "it is part of triton")
-    triton, numpy = _numbers("triton"), _numbers("numpy")
-    if triton < (3, 7, 1) and numpy >= (2, 4):
-        # triton#9171: loop bounds that are only known at run time.
-        return Finding(name, State.ABSENT, "this one fails with numpy 2.4; triton 3.7.1 or later is needed")
-    on = os.environ.get("TRITON_INTERPRET") == "1"
-    said = (
-        "on: TRITON_INTERPRET=1 is set" if on else "kernels run on a CPU with TRITON_INTERPRET=1, for tests"
-    )
-    return Finding(name, State.FINE, said)
-
-
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
     except PackageNotFoundError:
         return "of unknown version"
-
-
-def _numbers(distribution: str) -> tuple[int, ...]:
-    parts = _version(distribution).split("+")[0].split(".")[:3]
-    return tuple(int(part) for part in parts if part.isdigit())
 
 
 def _line(error: BaseException) -> str:

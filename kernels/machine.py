@@ -24,9 +24,6 @@ IDENTITY = (
 )  # fmt: skip
 """What a measurement depends on: rows are not mixed if their machines differ in any of these."""
 
-SHOWING = ("bench/plots.py", "bench/first.py")
-"""Modules that only present results, so that changing one does not invalidate measurements."""
-
 _ASKED = {
     "driver": "driver_version",
     "clock_sm_mhz": "clocks.sm",
@@ -94,8 +91,7 @@ def source() -> str:
     files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.py"))
     seen = hashlib.sha256()
     for file in files:
-        if file not in SHOWING:
-            seen.update(file.encode() + b"\0" + (folder / file).read_bytes() + b"\0")
+        seen.update(file.encode() + b"\0" + (folder / file).read_bytes() + b"\0")
     return seen.hexdigest()[:12]
 
 

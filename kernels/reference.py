@@ -3,8 +3,6 @@
 The functions take the arguments of the ops in ``ops.py`` without checking them. They run on any device and
 read no slot without a token. They compute in float32, in float64 for float64 queries (so that upcast inputs
 give the exact answer), or in ``compute_dtype``, rounding after every step as eager code in that type does.
-
-``plain.py`` has the same for one query head in plain Python.
 """
 
 from __future__ import annotations

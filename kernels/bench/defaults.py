@@ -27,13 +27,6 @@ PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
 """Bytes per piece around 28 KiB, where the time of batched copies was seen to jump (vllm#42212)."""
 
-ITERATION: Values = {
-    SHAPE: ((32, 2048),), HEADS: ((32, 8),), "block_size": (16,), "head_size": (128,), "dtype": ("fp16",),
-    "layout": ("NHD",), "n": (53248,), "k": (4096,), "pieces": (64,), "piece_bytes": (32 * KIB,),
-    "blocks": (64, 256), "host_blocks": ("neighbours",), "strategy": STRATEGIES, "direction": DIRECTIONS,
-}  # fmt: skip
-"""An iteration that swaps by layer: shapes of Llama-3.1-8B, with a layer's weights as one n × k matrix."""
-
 MOVES = ("copy-blocks", "gather-blocks", "scatter-blocks")
 OURS = ("paged-decode", "paged-decode-v1", "paged-decode-v2", "contiguous-decode", "sdpa-decode")
 FP16: Values = {HEADS: ((32, 8),), "head_size": (128,), "dtype": ("fp16",), "layout": ("NHD",)}
@@ -141,7 +134,6 @@ def _swap(device: str, quick: bool) -> Iterator[Grid]:
     opt = model("opt-13b")
     if not quick:
         yield from _swaps(swap_shapes(opt, (1, 4, 16, 64, 256), 512), STRATEGIES)
-        yield Grid("swap", ("swap-by-layer",), ITERATION)
         yield from _swaps(tuple((1, size, count) for size in CLIFF for count in (16, 256)), STRATEGIES)
     yield from _swaps(swap_shapes(opt, (16,), 256), STRATEGIES, ("scattered",))
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import BOUNDS, CHOICES, WHOLE_DTYPES, Point
 
-WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "mla-write", "linear")
+WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "linear")
 """Ops that do not support FP8."""
 
-USUAL = {"queries": 1, "window": 0, "splits": 0, "latent": 512}
+USUAL = {"queries": 1, "window": 0, "splits": 0}
 """Default values, which are omitted from a point."""
 
 
@@ -38,7 +38,6 @@ _PAGED = (*_DECODE, "layout", "block_size")
 _PREFILL = ("batch", "context", "query", *_HEADS)
 _BLOCKS = ("pieces", "piece_bytes", "blocks", "dtype")
 _SWAP = ("strategy", "direction", "host_blocks", "pieces", "piece_bytes", "blocks")
-_PEERS = ("flash-attn-4-decode", "flash-attn-3-decode", "flash-attn-2-decode", "vllm-triton-decode")
 
 OPS: dict[str, dict[str, Op]] = {
     "attention": {
@@ -49,19 +48,16 @@ OPS: dict[str, dict[str, Op]] = {
         "gather-decode": Op("attention", _PAGED),
         "sdpa-decode": Op("attention", _DECODE),
         "flashinfer-decode": Op("attention", (*_PAGED, "cores")),
-        **{peer: Op("attention", _PAGED) for peer in _PEERS},
+        "vllm-triton-decode": Op("attention", _PAGED),
         "paged-prefill": Op("attention", (*_PREFILL, "layout", "block_size", "window")),
         "sdpa-prefill": Op("attention", _PREFILL),
-        "replayed": Op("replayed", ()),
-        "replayed-in-order": Op("replayed", ()),
-        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype", "latent")),
+        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype")),
     },
     "copy": {
         "device-copy": Op("cache_write", ("piece_bytes",)),
         "reshape-and-cache": Op(
             "cache_write", ("tokens", "block_size", "kv_heads", "head_size", "dtype", "layout")
         ),
-        "mla-write": Op("cache_write", ("tokens", "block_size", "dtype", "latent")),
         "copy-blocks": Op("block_moves", _BLOCKS),
         "gather-blocks": Op("block_moves", _BLOCKS),
         "scatter-blocks": Op("block_moves", _BLOCKS),
@@ -69,7 +65,6 @@ OPS: dict[str, dict[str, Op]] = {
     "swap": {
         "pinned-copy": Op("swap", ("direction", "piece_bytes")),
         "swap": Op("swap", _SWAP),
-        "swap-by-layer": Op("iteration", (*_SWAP, *_PAGED, "n", "k")),
     },
     "gemm": {"linear": Op("gemm", ("m", "n", "k", "dtype"))},
 }

@@ -1,9 +1,8 @@
 """Other libraries' paged decode kernels, measured with ours if they are installed; all are optional.
 
-The adapters use public interfaces: of FlashInfer 0.7.2.post1, FlashAttention 4 (4.0.0b36) and vLLM 0.33.0 as
-in their packages, of FlashAttention 2 and 3 as documented. If a peer's interface has changed since, its
-points fail and are recorded as such. If a peer computes something else than asked, it fails the check that
-all ops go through.
+The adapters use the public interfaces of FlashInfer 0.7.2.post1 and vLLM 0.33.0, as in their packages. If a
+peer's interface has changed since, its points fail and are recorded as such. If a peer computes something
+else than asked, it fails the check that all ops go through.
 """
 
 from __future__ import annotations
@@ -99,55 +98,6 @@ def _flashinfer(given: Inputs, scale: float, point: Point) -> list[Call]:
     return [planned(*each) for each in zip(given.queries, given.tables, strict=True)]
 
 
-def _flash_attention(package: str, table_name: str) -> Callable[[Inputs, float, Point], list[Call]]:
-    """FlashAttention's decode; version 3 calls a block table a page table."""
-
-    def make(given: Inputs, scale: float, point: Point) -> list[Call]:
-        decode: Any = import_module(package).flash_attn_with_kvcache
-
-        def attend(q: torch.Tensor, table: torch.Tensor) -> Any:
-            found = decode(
-                q.unsqueeze(1),
-                given.cache.key_cache,
-                given.cache.value_cache,
-                cache_seqlens=given.lengths,
-                softmax_scale=scale,
-                causal=True,
-                **{table_name: table},
-            )
-            return found.squeeze(1)
-
-        return given.calls(attend)
-
-    return make
-
-
-def _flash_attention_4(given: Inputs, scale: float, point: Point) -> list[Call]:
-    """FlashAttention 4: sequences of one query each; ``num_splits`` below 1 lets it choose the number."""
-    import torch
-
-    decode: Any = import_module("flash_attn.cute").flash_attn_varlen_func
-    batch = given.tables.shape[1]
-    starts = torch.arange(batch + 1, dtype=torch.int32, device=given.queries.device)
-
-    def attend(q: torch.Tensor, table: torch.Tensor) -> Any:
-        found = decode(
-            q,
-            given.cache.key_cache,
-            given.cache.value_cache,
-            cu_seqlens_q=starts,
-            max_seqlen_q=1,
-            seqused_k=given.lengths,
-            page_table=table,
-            softmax_scale=scale,
-            causal=True,
-            num_splits=0,
-        )
-        return found[0] if isinstance(found, tuple) else found
-
-    return given.calls(attend)
-
-
 VLLM_SEGMENTS = 16
 VLLM_LEAST_PROGRAMS = 128
 """vLLM's own thresholds for splitting contexts, and its number of splits (its Triton backend)."""
@@ -207,17 +157,6 @@ PEERS = {
     peer.op: peer
     for peer in (
         Peer("flashinfer-decode", "flashinfer", ("NHD", "HND"), 1, _flashinfer),
-        Peer(
-            "flash-attn-3-decode",
-            "flash_attn_interface",
-            ("NHD",),
-            1,
-            _flash_attention("flash_attn_interface", "page_table"),
-        ),
-        Peer(
-            "flash-attn-2-decode", "flash_attn", ("NHD",), 256, _flash_attention("flash_attn", "block_table")
-        ),
-        Peer("flash-attn-4-decode", "flash_attn.cute", ("NHD",), 1, _flash_attention_4),
         Peer("vllm-triton-decode", "vllm", ("NHD",), 16, _vllm),
     )
 }

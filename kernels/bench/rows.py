@@ -52,7 +52,6 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "dtype": (*WHOLE_DTYPES, "fp8"),
     "layout": ("NHD", "HND"),
     "cores": ("cuda", "tensor"),
-    "latent": (256, 512),
     "strategy": STRATEGIES,
     "direction": DIRECTIONS,
     "host_blocks": ("neighbours", "scattered"),
@@ -60,8 +59,8 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
 """The values of columns that have only a few."""
 
 PARAMETERS: dict[str, type] = {
-    **dict.fromkeys(("bench", "op", "file", "run"), str),
-    **dict.fromkeys((*BOUNDS, "iteration", "number"), int),
+    **dict.fromkeys(("bench", "op", "run"), str),
+    **dict.fromkeys(BOUNDS, int),
     **{name: type(values[0]) for name, values in CHOICES.items()},
 }
 """Columns that describe what was measured; None if they do not apply to an op."""
@@ -85,9 +84,6 @@ MEASURED = {
     "peak_tflop_per_s": float,
     "of_peak": float,
     "max_error": float,
-    "alone_s": float,
-    "in_front_s": float,
-    "swap_s": float,
     "decode_context": int,
     "date": str,
 }

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.defaults import HEADS, MOVES, OURS, default_points, layers_of
-from pagesim.kernels.bench.exported import points as exported
+from pagesim.kernels.bench.defaults import HEADS, OURS, default_points, layers_of
 from pagesim.kernels.bench.grid import Grid, Values, check_value
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import DIRECTIONS, PARAMETERS, STRATEGIES, Point
@@ -20,11 +18,7 @@ Asked = Mapping[str, str]
 """A grid's options as written, without those that were not given."""
 
 _ATTENTION: dict[str, tuple[Any, ...]] = {
-    "head_size": (128,), "batch": (1, 8), "context": (1024,), "layout": ("NHD",), "block_size": (16,),
-    "queries": (1,), "window": (0,),
-}  # fmt: skip
-_WRITES: dict[str, tuple[Any, ...]] = {
-    "tokens": (1024,), "block_size": (16,), "kv_heads": (8,), "head_size": (128,), "layout": ("NHD",),
+    "head_size": (128,), "batch": (1, 8), "context": (1024,), "block_size": (16,),
 }  # fmt: skip
 _SWAP_SIZES = {"pieces": (2,), "piece_bytes": (64 << 10,), "blocks": (16,)}
 
@@ -53,26 +47,11 @@ def points(bench: str, device: str, quick: bool, asked: Asked) -> list[Point]:
     """
     if not asked:
         return default_points(bench, device, quick, peers_found())
-    if "workload" in asked:
-        return _workload(asked, device)
-    choose = {"attention": _attention, "swap": _swap, "copy": _copy, "gemm": _gemm}[bench]
+    choose = {"attention": _attention, "swap": _swap, "gemm": _gemm}[bench]
     found = [point for grid in choose(asked, device) for point in grid.points()]
     if not found:
         raise PagesimError(f"{', '.join(asked)}: together these leave nothing to measure")
     return found
-
-
-def _workload(given: Asked, device: str) -> list[Point]:
-    """Return one point for each batch of exported block tables."""
-    others = [name for name in given if name not in ("workload", "dtype")]
-    if others:
-        raise PagesimError(f"{others[0]} goes with no workload, whose batches say it; leave one of them out")
-    folder = Path(given["workload"])
-    return [
-        point
-        for dtype in _values(given, "dtype", _dtypes(device))
-        for point in exported(folder, dtype, one_head=device == "cpu")
-    ]
 
 
 def _attention(given: Asked, device: str) -> list[Grid]:
@@ -80,12 +59,10 @@ def _attention(given: Asked, device: str) -> list[Grid]:
     values: dict[str | tuple[str, ...], tuple[Any, ...]] = {
         HEADS: _heads(given.get("heads", "32/8")),
         **{name: _values(given, name, usual) for name, usual in _ATTENTION.items()},
+        "layout": ("NHD",),
         "dtype": _values(given, "dtype", _dtypes(device)),
-        "splits": _splits(given.get("splits", "auto")),
         "cores": ("cuda", "tensor"),
     }
-    if device == "cpu" and any(values["splits"]):
-        raise PagesimError("splits is for device cuda; on a CPU the reference runs, which has none")
     if query:
         contexts = values.pop("context")
         pairs = tuple((q, c) for c in contexts for q in query if q <= c)
@@ -97,44 +74,26 @@ def _attention(given: Asked, device: str) -> list[Grid]:
 
 
 def _swap(given: Asked, device: str) -> list[Grid]:
+    sizes: dict[str | tuple[str, ...], tuple[Any, ...]] = {
+        name: _values(given, name, usual) for name, usual in _SWAP_SIZES.items()
+    }
     values: Values = {
-        **{name: _values(given, name, usual) for name, usual in _SWAP_SIZES.items()},
-        "strategy": _values(given, "strategy", STRATEGIES if device == "cuda" else STRATEGIES[:2]),
-        "direction": _values(given, "direction", DIRECTIONS),
-        "host_blocks": _values(given, "host_blocks", ("neighbours",)),
+        **sizes,
+        "strategy": STRATEGIES if device == "cuda" else STRATEGIES[:2],
+        "direction": DIRECTIONS,
+        "host_blocks": ("neighbours",),
     }
-    sizes = {
-        p * size * n for p in values["pieces"] for size in values["piece_bytes"] for n in values["blocks"]
-    }
-    whole: Values = {"piece_bytes": tuple(sorted(sizes)), "direction": values["direction"]}
+    wholes = {p * size * n for p in sizes["pieces"] for size in sizes["piece_bytes"] for n in sizes["blocks"]}
+    whole: Values = {"piece_bytes": tuple(sorted(wholes)), "direction": DIRECTIONS}
     return [Grid("swap", ("swap",), values), Grid("swap", ("pinned-copy",), whole)]
-
-
-def _copy(given: Asked, device: str) -> list[Grid]:
-    """Return grids of the ops that the given options apply to."""
-    dtypes = _values(given, "dtype", _dtypes(device))
-    grids = []
-    if "size" in given:
-        grids.append(Grid("copy", ("device-copy",), {"piece_bytes": _values(given, "size", ())}))
-    if set(given) == {"dtype"} or any(name in given for name in _WRITES):
-        values: Values = {name: _values(given, name, usual) for name, usual in _WRITES.items()}
-        grids.append(Grid("copy", ("reshape-and-cache",), {**values, "dtype": dtypes}))
-    if any(name in given for name in _SWAP_SIZES):
-        moved: Values = {name: _values(given, name, usual) for name, usual in _SWAP_SIZES.items()}
-        grids.append(Grid("copy", MOVES, {**moved, "dtype": dtypes[:1]}))
-    return grids
 
 
 def _gemm(given: Asked, device: str) -> list[Grid]:
     tokens = _values(given, "tokens", (1, 64, 1024))
     for each in tokens:
         check_value("tokens", each)
-    values: Values = {
-        ("n", "k"): layers_of(find_model(given.get("model", "opt-13b"))),
-        "m": tokens,
-        "dtype": _values(given, "dtype", _dtypes(device)),
-    }
-    return [Grid("gemm", ("linear",), values)]
+    products = layers_of(find_model(given.get("model", "opt-13b")))
+    return [Grid("gemm", ("linear",), {("n", "k"): products, "m": tokens, "dtype": _dtypes(device)})]
 
 
 def _dtypes(device: str) -> tuple[str, ...]:
@@ -167,12 +126,3 @@ def _heads(text: str) -> tuple[tuple[int, int], ...]:
             )
         pairs.append(pair)
     return tuple(pairs)
-
-
-def _splits(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part == "auto" or re.fullmatch("[1-9][0-9]{0,8}", part) for part in parts):
-        raise PagesimError(
-            f"splits is {text!r}; it must be auto or whole numbers from 1, separated by commas"
-        )
-    return tuple(0 if part == "auto" else int(part) for part in parts)

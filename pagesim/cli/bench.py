@@ -21,13 +21,6 @@ cli = typer.Typer(
 TIME_LIMIT_S = 360.0
 """After which ``all`` begins no further point by default."""
 
-_BLOCK_SIZE = "Tokens a block, 1 to 4096, as 16,128."
-_HEAD_SIZE = "Width of a head: 32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256 or 512."
-_DTYPE = "fp16, bf16, fp32; for the cache fp8, too."
-_LAYOUT = "Of the cache: NHD or HND."
-_PIECES = "Pieces a block: two a layer, its keys and its values."
-_PIECE_BYTES = "Bytes of a piece, a multiple of 16."
-
 
 class BenchRun(BaseModel):
     """How to run a benchmark."""
@@ -50,44 +43,21 @@ class AttentionGrid(BaseModel):
     query: str | None = Field(
         None, description="New tokens of each sequence: measures prefill instead of decode."
     )
-    block_size: str | None = Field(None, description=_BLOCK_SIZE)
+    block_size: str | None = Field(None, description="Tokens a block, 1 to 4096, as 16,128.")
     heads: str | None = Field(None, description="Query heads / KV heads, as 32/8,40/40.")
-    head_size: str | None = Field(None, description=_HEAD_SIZE)
-    dtype: str | None = Field(None, description=_DTYPE)
-    splits: str | None = Field(None, description="Forced splits, or auto for the op's, as auto,1,8.")
-    layout: str | None = Field(None, description=_LAYOUT)
-    queries: str | None = Field(None, description="Queries of each in decode, as speculation has them.")
-    window: str | None = Field(None, description="Sliding windows, in tokens; 0 for none.")
-    ops: str | None = Field(None, description="Which ops, as paged-decode-v1,mla-decode.")
-    workload: str | None = Field(
-        None, description="Folder of pagesim bench export: times the batches of its replays."
+    head_size: str | None = Field(
+        None, description="Width of a head: 32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256 or 512."
     )
+    dtype: str | None = Field(None, description="fp16, bf16, fp32; for the cache fp8, too.")
+    ops: str | None = Field(None, description="Which ops, as paged-decode-v1,mla-decode.")
 
 
 class SwapGrid(BaseModel):
     """What ``bench swap`` measures; separate several values by commas."""
 
-    pieces: str | None = Field(None, description=_PIECES)
-    piece_bytes: str | None = Field(None, description=_PIECE_BYTES)
+    pieces: str | None = Field(None, description="Pieces a block: two a layer, its keys and its values.")
+    piece_bytes: str | None = Field(None, description="Bytes of a piece, a multiple of 16.")
     blocks: str | None = Field(None, description="Blocks per swap.")
-    strategy: str | None = Field(None, description="copy-each, gather or copy-batch.")
-    direction: str | None = Field(None, description="out of the device, or in.")
-    host_blocks: str | None = Field(None, description="Places in the swap space: neighbours or scattered.")
-
-
-class CopyGrid(BaseModel):
-    """What ``bench copy`` measures; separate several values by commas."""
-
-    size: str | None = Field(None, description="Bytes of plain copies.")
-    tokens: str | None = Field(None, description="Tokens of cache writes.")
-    block_size: str | None = Field(None, description=_BLOCK_SIZE)
-    kv_heads: str | None = Field(None, description="KV heads of cache writes.")
-    head_size: str | None = Field(None, description=_HEAD_SIZE)
-    dtype: str | None = Field(None, description=_DTYPE)
-    layout: str | None = Field(None, description=_LAYOUT)
-    pieces: str | None = Field(None, description=f"Of block copies. {_PIECES}")
-    piece_bytes: str | None = Field(None, description=f"Of block copies. {_PIECE_BYTES}")
-    blocks: str | None = Field(None, description="Blocks of block copies.")
 
 
 class GemmGrid(BaseModel):
@@ -95,7 +65,6 @@ class GemmGrid(BaseModel):
 
     model: str | None = Field(None, description="Whose linear layers; see pagesim list models.")
     tokens: str | None = Field(None, description="Tokens of an iteration.")
-    dtype: str | None = Field(None, description="fp16, bf16 or fp32.")
 
 
 def _of_grid(bench: str, grid: type[BaseModel], does: str, example: str) -> None:
@@ -104,8 +73,9 @@ def _of_grid(bench: str, grid: type[BaseModel], does: str, example: str) -> None
     def measure(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
         _measure((bench,), flags, out, json)
 
+    replaces = "Any option of the grid replaces all of what is measured without one.\n\n"
     measure.__doc__ = (
-        f"{does}\n\nAny option of the grid replaces all of what is measured without one.\n\n"
+        f"{does}\n\n{replaces if grid.model_fields else ''}"
         f"Example: pagesim bench {bench} {example} --out out/bench"
     )
     cli.command(bench)(with_fields({**grid.model_fields, **BenchRun.model_fields})(measure))
@@ -120,15 +90,10 @@ _of_grid(
 _of_grid(
     "swap",
     SwapGrid,
-    "Time the swap strategies, and decoding beside them.",
+    "Time the swap strategies.",
     "--pieces 1 --piece-bytes 4096,65536 --blocks 16,256",
 )
-_of_grid(
-    "copy",
-    CopyGrid,
-    "Time cache writes, block copies, gather and scatter.",
-    "--tokens 1,256,8192 --kv-heads 8",
-)
+_of_grid("copy", BaseModel, "Time cache writes, block copies, gather and scatter.", "--quick")
 _of_grid(
     "gemm",
     GemmGrid,
@@ -201,13 +166,10 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
             seed=how.seed,
             progress=progress,
         )
-    if out is not None:
-        show_bench.put_figures(outcome.rows, out)
     if json:
         show.as_json({"rows": outcome.rows, "left": outcome.left})
         return
     show_bench.tables(outcome.rows)
-    show_bench.replayed(outcome.rows)
     if device == "cuda":
         show_bench.beside_peers(outcome.rows)
     show_bench.ending(outcome, out)

@@ -23,40 +23,10 @@ def tables(rows: list[Row]) -> None:
     """Print one table per benchmark, and what could not be measured."""
     for bench in BENCHES:
         mine = [row for row in rows if row["bench"] == bench]
-        good = [row for row in mine if row["status"] == OK and row["run"] is None]
+        good = [row for row in mine if row["status"] == OK]
         if good:
             _put(bench, good)
         _say_failures([row for row in mine if row["status"] != OK])
-
-
-def replayed(rows: list[Row]) -> None:
-    """Print attention's time with each replay's block tables, and with contiguous blocks."""
-    import pandas as pd
-
-    good = pd.DataFrame([row for row in rows if row["status"] == OK and row["run"] is not None])
-    if good.empty:
-        return
-    places = good.pivot_table(index=["run", "number"], columns="op", values="median_s")
-    good = good[good["op"] == "replayed"].set_index(["run", "number"])
-    good["ratio"] = good["median_s"] / places["replayed-in-order"]
-    by_run = good.groupby("run", sort=False)
-    means = by_run[["batch", "tokens", "fraction", "ratio"]].mean().to_dict("index")
-    put_table(
-        "Attention over the block tables of replays, means over batches",
-        ("run", "batches", "sequences", "new tokens", "µs, median", "of copy", "over blocks in order"),
-        [
-            (
-                str(run),
-                str(len(batches)),
-                f"{means[run]['batch']:.1f}",
-                f"{means[run]['tokens']:.1f}",
-                _us(batches["median_s"].median()),
-                f"{means[run]['fraction']:.0%}",
-                f"{means[run]['ratio']:.3f}",
-            )
-            for run, batches in by_run
-        ],
-    )
 
 
 def beside_peers(rows: list[Row]) -> None:
@@ -93,14 +63,6 @@ def ending(outcome: Outcome, out: Path | None) -> None:
     if outcome.rows:
         show.say_if_cpu(outcome.rows[0]["machine"]["device"])
     show.stored(out)
-
-
-def put_figures(rows: list[Row], out: Path) -> None:
-    """Draw the figures that the rows allow into the benchmark's folder."""
-    from pagesim.kernels.bench.plots import save_figures
-    from pagesim.results.style import LINE_COLOURS
-
-    save_figures(rows, out, LINE_COLOURS)
 
 
 def _put(bench: str, rows: list[Row]) -> None:
@@ -154,16 +116,7 @@ def _parts(row: Row) -> dict[str, str]:
         "direction": _part(row, "direction", "{}"),
         "moved": _moved(row),
         "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
-        "iteration": _iteration(row),
     }
-
-
-def _iteration(row: Row) -> str:
-    """Return the baseline of an iteration that swaps layer by layer."""
-    if row.get("alone_s") is None:
-        return ""
-    alone, front, swap = (_us(row[name]) for name in ("alone_s", "in_front_s", "swap_s"))
-    return f"{alone} µs without the swap, {front} with it in front, {swap} the swap"
 
 
 def _of_peak(row: Row) -> str:

@@ -44,7 +44,7 @@ def findings() -> dict[str, doctor.Finding]:
 
 def test_everything_has_a_line(succeeds):
     shown = succeeds("doctor").out
-    optional = ("torch", "triton", "interpreter", "CUDA driver", "CUDA GPU", *PEERS, *EXTRAS)
+    optional = ("torch", "triton", "CUDA driver", "CUDA GPU", *PEERS, *EXTRAS)
     for name in ("python", "pagesim", *REQUIRED, *optional):
         assert sum(line[2:].startswith(f"{name} ") for line in shown.splitlines()) == 1, name
     assert f"✓ torch                  {torch.__version__}" in shown
@@ -126,18 +126,6 @@ def test_a_torch_without_a_gpu_says_which_of_two_reasons_it_is(monkeypatch):
     assert "CUDA build" in findings()["CUDA GPU"].detail
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert "torch sees none" in findings()["CUDA GPU"].detail
-
-
-@pytest.mark.parametrize(
-    ("triton", "numpy", "state"),
-    [("3.6.0", "2.4.6", State.ABSENT), ("3.6.0", "2.3.5", State.FINE), ("3.7.1", "2.4.6", State.FINE)],
-)
-def test_an_interpreter_that_fails_with_this_numpy_is_told(triton, numpy, state, monkeypatch):
-    installed = {"triton": triton, "numpy": numpy}
-    monkeypatch.setattr(doctor, "_version", lambda name: installed.get(name, "1.0"))
-    monkeypatch.setattr(doctor, "installed", lambda name: True)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert findings()["interpreter"].state is state
 
 
 def test_a_library_that_cannot_be_loaded_is_broken(monkeypatch):

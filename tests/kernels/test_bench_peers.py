@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.errors import PagesimError  # noqa: E402
 from pagesim.kernels import Cache, reference  # noqa: E402
 from pagesim.kernels.bench import peers  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
@@ -62,42 +61,6 @@ class Wrapper:
         return decode(q, *paged_kv_cache, self.table, self.lengths, self.scale, self.layout)
 
 
-def flash_attention_2(
-    q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
-    cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
-):  # fmt: skip
-    """FlashAttention 2's ``flash_attn_with_kvcache``."""
-    assert causal
-    return decode(q[:, 0], k_cache, v_cache, block_table, cache_seqlens, softmax_scale)[:, None]
-
-
-def flash_attention_3(
-    q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
-    cache_batch_idx=None, cache_leftpad=None, page_table=None, softmax_scale=None, causal=False,
-):  # fmt: skip
-    """FlashAttention 3's ``flash_attn_with_kvcache``."""
-    return flash_attention_2(
-        q, k_cache, v_cache, cache_seqlens=cache_seqlens, block_table=page_table, softmax_scale=softmax_scale,
-        causal=causal,
-    )  # fmt: skip
-
-
-def flash_attention_4(
-    q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
-    min_seqlen_k=None, seqused_q=None, seqused_k=None, gather_kv_indices=None, page_table=None,
-    softmax_scale=None, causal=False, window_size=(None, None), learnable_sink=None, softcap=0.0,
-    num_splits=1,
-):  # fmt: skip
-    """FlashAttention 4's ``flash_attn_varlen_func``: below 1 it chooses the number of splits itself."""
-    assert causal
-    assert max_seqlen_q == 1
-    assert num_splits < 1
-    assert cu_seqlens_q.tolist() == list(range(len(q) + 1))
-    assert page_table.dtype == torch.int32
-    assert page_table.stride(-1) == 1
-    return decode(q, k, v, page_table, seqused_k, softmax_scale), None
-
-
 def vllm_before(
     q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
     block_table, softcap, q_descale, k_descale, v_descale, alibi_slopes=None, sinks=None,
@@ -128,15 +91,6 @@ def vllm_since(
 
 STAND_INS = {
     "flashinfer": ("flashinfer-decode", {"flashinfer": {"BatchDecodeWithPagedKVCacheWrapper": Wrapper}}),
-    "FlashAttention 2": (
-        "flash-attn-2-decode", {"flash_attn": {"flash_attn_with_kvcache": flash_attention_2}},
-    ),
-    "FlashAttention 3": (
-        "flash-attn-3-decode", {"flash_attn_interface": {"flash_attn_with_kvcache": flash_attention_3}},
-    ),
-    "FlashAttention 4": (
-        "flash-attn-4-decode", {"flash_attn.cute": {"flash_attn_varlen_func": flash_attention_4}},
-    ),
     "vLLM": (
         "vllm-triton-decode",
         {"vllm.v1.attention.ops.triton_unified_attention": {"unified_attention": vllm_since}},
@@ -186,13 +140,6 @@ def test_a_peer_is_called_as_it_is_meant_to_be(case, stand_in):
     assert op in peers.peers_found()
 
 
-def test_flashinfer_reads_both_of_its_layouts(stand_in):
-    op, modules = STAND_INS["flashinfer"]
-    stand_in(modules)
-    for changes in ({"block_size": 16}, {"block_size": 1}, {"layout": "HND"}):
-        assert measure(op, **changes)["error"] is None
-
-
 def test_flashinfer_is_measured_with_cuda_cores_and_with_tensor_cores(stand_in):
     from pagesim.kernels.bench import selection
 
@@ -212,9 +159,6 @@ REFUSED = {
         ({"layout": "HND"}, "vllm-triton-decode reads layout NHD, not HND"),
         ({"dtype": "fp8"}, "vllm-triton-decode is measured in fp16 or bf16, not fp8"),
         ({}, "this vllm has no triton_unified_attention"),
-    ],
-    "flash-attn-2-decode": [
-        ({"block_size": 16}, "flash-attn-2-decode needs a block size that is a multiple of 256, not 16"),
     ],
 }
 
@@ -237,16 +181,7 @@ def test_a_peer_whose_interface_has_changed_fails_at_its_points(stand_in):
     def changed(q: torch.Tensor) -> None:
         raise AssertionError
 
-    stand_in({"flash_attn_interface": {"flash_attn_with_kvcache": changed}})
-    row = measure("flash-attn-3-decode")
+    stand_in({"vllm.v1.attention.ops.triton_unified_attention": {"unified_attention": changed}})
+    row = measure("vllm-triton-decode")
     assert row["status"] == "failed"
     assert row["error"].startswith("TypeError: ")
-
-
-def test_peers_are_points_that_can_be_asked_for(stand_in):
-    from pagesim.kernels.bench import selection
-
-    points = selection.points("attention", "cpu", False, {"ops": "flashinfer-decode", "batch": "1"})
-    assert {point.op for point in points} == {"flashinfer-decode"}
-    with pytest.raises(PagesimError, match=r"op is flashinfer; it must be one of .*flashinfer-decode"):
-        selection.points("attention", "cpu", False, {"ops": "flashinfer"})

@@ -68,17 +68,13 @@ def test_every_dtype_and_layout_is_right(dtype, layout):
     assert [row["error"] for row in run(points).rows] == [None] * 4
 
 
-@pytest.mark.parametrize("latent", [{}, {"latent": 256}])
-def test_latents_of_either_width_are_read_and_written_right(latent):
-    common = {"block_size": 8, "dtype": "fp32", **latent}
-    width = latent.get("latent", 512) + 64
-    read = Point("attention", "mla-decode", {"batch": 3, "context": 21, "q_heads": 4, **common})
-    written = Point("copy", "mla-write", {"tokens": 21, **common})
-    of_read, of_written = run([read, written]).rows
-    assert (of_read["error"], of_written["error"]) == (None, None)
-    assert of_read["bytes_moved"] == 3 * (21 * width + 4 * (2 * width - 64)) * 4 + 4 * 3 * 3
-    assert of_written["bytes_moved"] == 2 * 21 * width * 4 + 8 * 21
-    assert of_written["max_error"] == 0
+def test_latents_are_read_right():
+    point = Point(
+        "attention", "mla-decode", {"batch": 3, "context": 21, "q_heads": 4, "block_size": 8, "dtype": "fp32"}
+    )
+    (row,) = run([point]).rows
+    assert row["error"] is None
+    assert row["bytes_moved"] == 3 * (21 * 576 + 4 * (576 + 512)) * 4 + 4 * 3 * 3
 
 
 @pytest.mark.parametrize("row", [0, 1])
@@ -96,16 +92,6 @@ def test_a_wrong_last_query_of_either_sequence_is_found(monkeypatch, row):
     assert "the result is off by" in found["error"]
 
 
-def test_an_op_that_is_not_the_benchs_is_made_ready_as_it_is_told(tmp_path):
-    def prepare(point, session):
-        return session_module.Case([lambda: None], bytes_moved=point["tokens"])
-
-    points = [Point("model", "layers", {"run": "mine", "tokens": size}) for size in (1, 2)]
-    outcome = run(points, tmp_path, prepares={"layers": prepare})
-    assert [row["bytes_moved"] for row in outcome.rows] == [1, 2]
-    assert run(points, tmp_path, prepares={"layers": prepare}).measured == 0
-
-
 def test_a_rows_bytes_and_flops_are_those_of_the_shape():
     (row,) = run([DECODE]).rows
     cached, queries = 2 * 2 * 20 * 2 * 64 * 4, 2 * 4 * 64 * 4
@@ -114,15 +100,6 @@ def test_a_rows_bytes_and_flops_are_those_of_the_shape():
     prefill = Point("attention", "paged-prefill", {**DECODE.parameters, "query": 3})
     (row,) = run([prefill]).rows
     assert row["flops"] == 4 * 2 * (18 + 19 + 20) * 4 * 64
-
-
-def test_a_stored_point_is_not_measured_again(tmp_path, monkeypatch):
-    first = run(LINEAR[:2], tmp_path)
-    assert first.measured == 2
-    monkeypatch.setattr(Session, "measure", lambda self, point, _: pytest.fail(str(point)))
-    again = run(LINEAR[:2], tmp_path)
-    assert (again.measured, again.left) == (0, 0)
-    assert again.rows == first.rows
 
 
 def test_a_bench_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -222,13 +199,6 @@ def test_a_gpu_that_a_point_left_unusable_ends_the_run_behind_its_record(tmp_pat
     assert [row["status"] for row in run(LINEAR, tmp_path).rows] == ["failed", "ok", "ok"]
 
 
-def test_no_point_begins_when_the_time_is_up(tmp_path):
-    done = run(LINEAR[:1], tmp_path)
-    outcome = run(LINEAR, tmp_path, time_limit_s=1e-9)
-    assert (outcome.measured, outcome.left) == (0, 2)
-    assert outcome.rows == done.rows, "what is stored is still returned"
-
-
 def test_progress_is_told():
     heard = []
     run(LINEAR[:2], progress=lambda *said: heard.append(said))
@@ -241,19 +211,6 @@ def test_progress_is_told():
 
 def test_a_point_is_measured_once_however_often_it_is_named():
     assert run([LINEAR[0], LINEAR[0]]).measured == 1
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ({"seconds": 0.0001 - 1}, "seconds is -0.9999; it must be above 0"),
-        ({"seconds": 61}, "seconds is 61"),
-        ({"time_limit_s": 0}, "time_limit is 0; it must be above 0"),
-    ],
-)
-def test_bad_numbers_are_named(how, said):
-    with pytest.raises(PagesimError, match=said):
-        run_points(LINEAR, "cpu", **how)
 
 
 def test_inputs_follow_from_the_seed_and_the_point_in_any_order(monkeypatch):

@@ -34,7 +34,7 @@ def oldest() -> Path:
     return FOLDER
 
 
-# Its interpreter fails with numpy 2.4 (triton#9171), so that it only compiles.
+# Its interpreter fails with numpy 2.4 (triton#9171), so that it only compiles, here for Hopper.
 def test_no_kernel_has_spills(oldest: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(oldest), str(ROOT)])
@@ -46,7 +46,7 @@ def test_no_kernel_has_spills(oldest: Path) -> None:
         )
 
     assert python("-c", "import triton; print(triton.__version__)").stdout == f"{OLDEST}\n"
-    file = "tests/kernels/test_compiled.py"
-    done = python("-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist", file)
+    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "90"]
+    done = python("-m", "pytest", *options, "tests/kernels/test_compiled.py")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " skipped" not in done.stdout

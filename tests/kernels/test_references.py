@@ -1,9 +1,8 @@
-"""The references against each other: plain Python, vectorised, tiled; none reads what holds no token."""
+"""The references beside the formula and each other; none reads what holds no token."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, inf, log
 
 import pytest
 
@@ -12,56 +11,30 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from pagesim.kernels import (  # noqa: E402
     LAYOUTS,
     Cache,
+    LatentCache,
     Sizes,
-    copy_blocks,
-    gather_blocks,
-    gather_sequences,
+    mla_decode_attention,
+    mla_write,
     paged_attention,
-    plain,
     reference,
     reshape_and_cache,
-    scatter_blocks,
 )
-from tests.kernels.cases import largest_error, make_case  # noqa: E402
-
-
-def test_online_softmax_is_softmax():
-    scores = [1.0, -3.0, 700.0, 699.5, 2.0]
-    weights = [exp(score - 700) for score in scores]
-    assert plain.online_softmax(scores) == pytest.approx([weight / sum(weights) for weight in weights])
+from tests.kernels.cases import make_case  # noqa: E402
+from tests.kernels.hostile import dense  # noqa: E402
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("block_size", [1, 16])
-def test_vectorised_decode_is_the_plain_one(layout, block_size):
+def test_decode_is_the_formula(layout, block_size):
     case = make_case([63, 0, 1, 17], group=3, block_size=block_size, dtype=torch.float32, layout=layout)
     output = case.run(backend="reference")
-    keys, values = case.cache.keys, case.cache.values
     for row, length in enumerate(case.context_lens.tolist()):
-        for head in range(6):
-            expected = plain.paged_decode(
-                case.q[row, head].tolist(),
-                keys[:, :, head // 3].tolist(),
-                values[:, :, head // 3].tolist(),
-                case.block_table[row].tolist(),
-                length,
-                64**-0.5,
-            )
-            assert output[row, head].tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_parts_of_a_sequence_are_merged_into_the_whole():
-    scores, values = [0.5, 3.0, -2.0, 1.0, 0.0], [[1.0, 2.0], [0.0, 1.0], [5.0, 5.0], [2.0, 2.0], [1.0, 0.0]]
-    weights = plain.online_softmax(scores)
-    whole = [sum(w * v[d] for w, v in zip(weights, values, strict=True)) for d in range(2)]
-
-    def part(first, last):
-        mine = plain.online_softmax(scores[first:last])
-        output = [sum(w * v[d] for w, v in zip(mine, values[first:last], strict=True)) for d in range(2)]
-        return output, log(sum(map(exp, scores[first:last])))
-
-    assert plain.merge([part(0, 2), part(2, 5), ([7.0, 7.0], -inf)]) == pytest.approx(whole)
-    assert plain.merge([([7.0, 7.0], -inf)]) == [0.0, 0.0]
+        blocks = case.block_table[row, : -(-length // block_size)].long()
+        keys, values = (
+            each[blocks].flatten(0, 1)[:length].double() for each in (case.cache.keys, case.cache.values)
+        )
+        expected = dense.attention(case.q[row : row + 1], keys, values, 64**-0.5)
+        torch.testing.assert_close(output[row].double(), expected[0], atol=1e-5, rtol=0)
 
 
 def test_attention_is_torchs():
@@ -88,12 +61,6 @@ def test_a_prompt_in_chunks_is_the_prompt_at_once(layout):
         torch.testing.assert_close(chunk, at_once[first:last], atol=1e-5, rtol=1e-5)
 
 
-def test_the_last_query_of_a_prompt_is_a_decode():
-    prompt = make_case([70, 33], query_lens=[1, 1], group=4)
-    decode = make_case([70, 33], group=4)
-    assert torch.equal(prompt.run(), decode.run())
-
-
 def test_fp8_stands_for_its_numbers_times_the_scale():
     case = make_case([63, 20], group=2, kv_dtype=torch.float8_e4m3fn, head_scales=True)
     keys = case.key_cache.float() * case.k_scale[:, None]
@@ -116,22 +83,15 @@ def test_what_is_written_is_what_is_attended_to(layout):
     assert sum(cache.isnan().sum().item() for cache in caches) == 2 * (96 - 40) * 2 * 64
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gathering_first_gives_the_same(layout):
-    case = make_case([63, 0, 40], group=2, layout=layout)
-    gathered, table = gather_sequences(case.cache, *case.batch[:2])
-    assert (
-        largest_error(paged_attention(case.q, gathered, table, case.context_lens), case.run().double()) == 0
-    )
-
-
-def test_blocks_are_moved_in_every_cache():
-    caches = [torch.randn(6, 16, 2, 64) for _ in range(3)]
-    before = [cache.clone() for cache in caches]
-    copy_blocks(caches, torch.tensor([[0, 5], [1, 4]]))
-    gathered = gather_blocks(caches, torch.tensor([5, 4, 2]))
-    for i, cache in enumerate(before):
-        assert torch.equal(gathered[:, i], cache[[0, 1, 2]])
-    scatter_blocks(gathered, caches, torch.tensor([3, 2, 0]))
-    for cache, old in zip(caches, before, strict=True):
-        assert torch.equal(cache, old[[2, 1, 1, 0, 1, 0]])
+def test_latents_that_are_written_are_attended_to():
+    """A latent is a token's value, and with its rotated part behind it its key; slot -1 is passed over."""
+    cache = LatentCache(torch.full((4, 8, 288), float("nan")), latent_dim=256)
+    latent, rope, q = torch.randn(12, 256), torch.randn(12, 32), torch.randn(1, 5, 288)
+    table, length = torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([11], dtype=torch.int32)
+    slots = torch.tensor([*range(16, 24), 0, 1, 2, -1])
+    mla_write(latent, rope, cache, slots)
+    keys = torch.cat([latent, rope], dim=1)[:11].double()
+    expected = (0.07 * q[0].double() @ keys.T).softmax(dim=-1) @ keys[:, :256]
+    got = mla_decode_attention(q, cache, table, length, scale=0.07)
+    torch.testing.assert_close(got[0].double(), expected, atol=1e-5, rtol=1e-5)
+    assert cache.cache.isfinite().all(dim=-1).sum() == 11

@@ -49,21 +49,6 @@ def test_all_layers_together_are_a_swap_out_and_then_one_in(name, layers):
     assert torch.equal(device_of(parts), device_of(whole))
 
 
-@pytest.mark.parametrize("name", ON_CPU)
-def test_what_has_left_comes_back_layer_by_layer(name):
-    pools = make_pools()
-    before = device_of(pools)
-    strategy = make_strategy(name, pools)
-    LayerSwap(strategy, 4, out=OUT).wait()
-    for cache in pools.rows():
-        cache.fill_(POISON)
-    LayerSwap(strategy, 4, back=[(host, device) for device, host in OUT]).wait()
-    left = [device for device, _ in OUT]
-    assert torch.equal(device_of(pools)[left], before[left])
-    others = [block for block in range(BLOCKS) if block not in left]
-    assert (device_of(pools)[others] == POISON).all()
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 2, 7])
 def test_a_layer_that_is_joined_has_arrived_and_as_many_ahead_are_under_way(ahead):
     pools = make_pools()
@@ -159,12 +144,6 @@ def test_a_layer_waits_for_its_own_copies_alone(log):
         "compute waits for 3", "layer 3",
         "compute waits for 3", "wait for 3",
     ]  # fmt: skip
-
-
-def test_whoever_waits_for_all_waits_for_the_last_layer(log):
-    LayerSwap(CopyEach(make_pools()), 2, back=BACK).join_all()
-    assert log[-1] == "compute waits for 1"
-    assert [line for line in log if "compute waits" in line] == ["compute waits for 1"]
 
 
 def test_nothing_to_move_asks_nothing_of_the_device(log):

@@ -198,11 +198,6 @@ def test_layers_are_those_of_the_layouts_whose_plans_vllm_made(name) -> None:
     assert kept == logged
 
 
-def test_a_release_is_found_by_its_ids_on_hugging_face() -> None:
-    assert model("openai/gpt-oss-20b") is model("gpt-oss-20b")
-    assert model("Google/Gemma-3-27b-it") is model("gemma3-27b")
-
-
 def test_a_release_whose_config_was_not_seen_says_so_and_why() -> None:
     small = model("mistral-small-3")
     assert small.notes == (f"model mistral-small-3 is unverified: {small.source}",)
@@ -229,23 +224,6 @@ def test_recurrent_layers_of_a_layer_file_have_no_weights_that_are_known(tmp_pat
     )
     assert model(str(path)).weights_are == "estimated"
     assert model("jamba-1.5-mini").weights_are == "exact"
-
-
-@pytest.mark.parametrize(
-    ("weights", "said"),
-    [
-        ('"int5"', "weight_dtype is 'int5'"),
-        ('{experts = "int5"}', "weight_dtype is 'int5'"),
-        ('{embedding = "int4"}', "there is no key 'embedding'"),
-        ("4", "weights is 4"),
-    ],
-)
-def test_weight_dtypes_that_are_not_known_are_refused(tmp_path, weights, said) -> None:
-    path = tmp_path / "mine.toml"
-    kept = 'layers = [{kind = "full", kv_heads = 2, head_dim = 64}]'
-    path.write_text(f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\nweights = {weights}")
-    with pytest.raises(PagesimError, match=said):
-        model(str(path))
 
 
 def test_a_layer_file_says_which_layers_have_which_weight_dtype(tmp_path) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.roofline import Roofline
 from pagesim.errors import PagesimError
-from pagesim.hardware import gpu
-from pagesim.models import from_hf_config, model
+from pagesim.models import from_hf_config
 
 TEXT = {
     "hidden_size": 5120,
@@ -111,10 +109,3 @@ def test_a_size_of_a_tower_that_is_none_is_refused() -> None:
         from_hf_config({**config, "vision_config": {**PIXTRAL, "hidden_size": "1024"}})
     with pytest.raises(PagesimError, match="vision_config is 7; it must be an object"):
         from_hf_config({**config, "vision_config": 7})
-
-
-def test_an_iteration_of_text_does_not_read_the_tower() -> None:
-    with_tower = model("gemma3-27b")
-    alone = replace(with_tower, tower=0, tower_whole=0)
-    first, second = (Roofline(spec, gpu("h100")).decode(4, 4000) for spec in (with_tower, alone))
-    assert first == second

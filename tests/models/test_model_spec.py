@@ -17,12 +17,9 @@ from pagesim.sizing import capacity
     ("name", "kv_bytes"),
     [
         ("opt-13b", 819_200),
-        ("opt-66b", 2_359_296),
         ("opt-175b", 4_718_592),
-        ("llama-13b", 819_200),
         ("llama-3-8b", 131_072),
         ("llama-2-70b", 327_680),
-        ("qwen3-0.6b", 114_688),
         ("deepseek-v3", 576 * 61 * 2),
     ],
 )
@@ -51,17 +48,13 @@ def test_an_unknown_kv_dtype_is_refused_with_the_known_ones() -> None:
     [
         ("opt-125m", 125_239_296),
         ("opt-350m", 331_196_416),
-        ("opt-1.3b", 1_315_758_080),
         ("opt-6.7b", 6_658_473_984),
         ("opt-13b", 12_853_473_280),
         ("llama-7b", 6_738_415_616),
-        ("llama-65b", 65_285_660_672),
         ("llama-2-70b", 68_976_648_192),
         ("llama-3-8b", 8_030_261_248),
         ("llama-3.1-405b", 405_853_388_800),
-        ("llama-3.2-1b", 1_235_814_400),
         ("mistral-7b", 7_248_023_552),
-        ("qwen2.5-0.5b", 494_032_768),
         ("qwen2.5-72b", 72_706_203_648),
         ("qwen3-8b", 8_190_735_360),
         ("deepseek-v3", 671_026_419_200),
@@ -76,10 +69,6 @@ def test_deepseek_v3_uses_37_of_its_671_billion_parameters_for_a_token() -> None
     assert spec.active_parameters == pytest.approx(37e9, rel=0.02)
     # Its release notes: 36.6B with the output head, the token table not counted.
     assert spec.linear_flops_per_token == pytest.approx(2 * 36.6e9, rel=0.001)
-
-
-def test_a_dense_model_uses_every_parameter() -> None:
-    assert model("llama-3-70b").active_parameters == model("llama-3-70b").parameters
 
 
 def test_linear_operations_are_two_a_parameter_without_tables_that_are_only_looked_up() -> None:
@@ -125,10 +114,6 @@ def test_kv_heads_are_divided_and_replicated_once_gpus_outnumber_them() -> None:
     assert shares == [8, 4, 2, 1, 1, 1]
 
 
-def test_every_gpu_holds_the_whole_latent() -> None:
-    assert model("deepseek-v3").kv_bytes_per_token(tp=8) == model("deepseek-v3").kv_bytes_per_token()
-
-
 def test_heads_that_cannot_be_dealt_out_are_refused_with_the_degrees_that_can() -> None:
     with pytest.raises(PagesimError, match="opt-13b has 40 heads, so it must be one of 1, 2, 4, 5, 8"):
         model("opt-13b").kv_bytes_per_token(tp=3)
@@ -146,20 +131,6 @@ def test_a_model_of_impossible_size_is_refused() -> None:
         replace(model("opt-13b"), layers=0)
     with pytest.raises(PagesimError, match="40 heads cannot share 7 kv_heads"):
         replace(model("opt-13b"), kv_heads=7)
-
-
-def test_a_misspelt_model_is_answered_with_names_like_it() -> None:
-    with pytest.raises(PagesimError, match="no model is named 'opt13b'; did you mean opt-13b or"):
-        model("opt13b")
-    with pytest.raises(PagesimError, match="pagesim list models shows those that are known"):
-        model("zzz")
-
-
-def test_every_model_is_found_by_its_name_and_says_where_its_numbers_stand() -> None:
-    for spec in models():
-        assert model(spec.name.upper()) is spec
-        assert spec.source
-        assert "\n" not in spec.source
 
 
 def of_layers(*cached, **options) -> ModelSpec:

@@ -23,8 +23,7 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling import EngineRequest, Scheduler, VllmSosp
 from pagesim.setup.compiled import form
-from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
-from pagesim.setup.system import System, checked
+from pagesim.setup.registry import ALLOCATORS
 from pagesim.sim.clock import to_ticks
 
 
@@ -136,14 +135,6 @@ def test_a_scheduler_of_ones_own_is_fast_forwarded_exactly(trace) -> None:
     assert forwarding.summary["preemptions"] != own.summary["preemptions"], "it does decide otherwise"
 
 
-def test_a_policy_of_ones_own_is_compared_with_the_others(trace) -> None:
-    ps.register("scheduler", "room-for-short", RoomForShort)
-    ps.register("policy", "mine", ps.Policy("room-for-short", "on-demand", "paged", "short prompts first"))
-    results = ps.compare(trace, ["vllm-sosp", "mine"], num_blocks=150)
-    assert list(results) == ["vllm-sosp", "mine"]
-    assert results["mine"].summary["policy"] == "mine"
-
-
 def test_a_cost_model_is_told_what_it_prices_and_what_follows_its_name(trace) -> None:
     made: list[Constant] = []
 
@@ -165,12 +156,6 @@ def test_a_result_names_the_module_that_registered_a_part(trace, tmp_path) -> No
     needs = (folder / "scenario.toml").read_text().partition("[needs.allocator]\n")[2]
     assert needs == f'"mine" = "registered in Python from module {__name__}"\n'
     assert ps.load(folder).scenario == result.scenario
-
-
-def test_a_registered_part_may_be_replaced(trace) -> None:
-    for seconds in (0.1, 0.2):
-        ps.register("cost", "constant", lambda _, target, s=seconds: Constant(s, target))
-        assert ps.simulate(trace, cost="constant", num_blocks=300).summary["itl"]["p50"] == seconds
 
 
 def test_its_options_are_keywords_and_kept_with_the_result(trace, tmp_path) -> None:
@@ -206,13 +191,6 @@ def test_an_option_of_a_scheduler_that_is_off_is_said_in_a_sentence(trace, optio
     with pytest.raises(ps.PagesimError) as caught:
         ps.simulate(trace, **{"scheduler": "room-for-short", "num_blocks": 150, **options})
     assert str(caught.value).startswith(said)
-
-
-def test_two_systems_that_differ_in_such_an_option_are_not_equal() -> None:
-    ps.register("scheduler", "room-for-short", RoomForShort)
-    one, other, without = (checked(System, each) for each in ({"short": 1}, {"short": 2}, {}))
-    assert one != other != without
-    assert without.option("short") is None
 
 
 def small(pool: Pool) -> BlockManager:
@@ -307,25 +285,12 @@ def test_a_registered_part_is_of_its_kind(option, part, sentence) -> None:
         ps.register(option, "mine", part)
 
 
-def test_a_sweep_takes_names_in_any_case() -> None:
-    tables = ps.sweep("fixed:10,10", grid={"rate": [1.0]}, num_requests=5, gpu="A100-40GB", jobs=1)
-    assert tables.runs["status"].tolist() == ["done"]
-
-
 def test_a_sweep_refuses_what_only_this_process_has() -> None:
     ps.register("allocator", "mine", paged)
     with pytest.raises(ps.PagesimError, match=r"allocator mine was registered in this process"):
         ps.sweep(
             "fixed:10,10", policy="vllm-sosp", grid={"rate": [1.0]}, num_requests=5, allocator="mine", jobs=1
         )
-
-
-def test_names_are_pagesims_own_first() -> None:
-    ps.register("scheduler", "a", RoomForShort)
-    names = SCHEDULERS.names()
-    assert names[0] == "static"
-    assert names[-1] == "a"
-    assert np.all([SCHEDULERS.owns(name) for name in names[:-1]])
 
 
 class Leaky(FirstFit):

@@ -142,11 +142,6 @@ def test_a_strategy_decides_on_overlap_and_on_the_slots_of_a_request(
     assert config.scheduler.schedules_ahead(config.options) == overlaps
 
 
-def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
-    config = config_of("llama-3.1-8b", **NO_BUFFER)
-    assert config.scheduler.schedules_ahead(config.options)
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

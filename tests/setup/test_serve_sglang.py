@@ -195,12 +195,6 @@ def test_a_tower_is_of_no_use_to_a_model_of_text() -> None:
     assert said.startswith("--serve: --enable-multimodal would decide whether the vision tower of ")
 
 
-def test_one_group_of_gpus_has_no_use_for_attention_in_groups() -> None:
-    # arg_groups/parallel_hook.py 39: it becomes --attn-dp-size of --dp-size, which is 1.
-    flags = "--enable-dp-attention --dp 1 --enable-dp-lm-head --enable-dp-attention-local-control-broadcast"
-    assert options_of(flags) == {}
-
-
 def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing() -> None:
     served = read_serve(f"HF_HOME=/data SGLANG_USE_MODELSCOPE=1 {LAUNCH} --port 30000")
     assert served.notes == (
@@ -246,11 +240,6 @@ def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
     # As the release resolves it: (23034 - 512 - 1.5 * 2048 - 4 * 128) / 23034.
     assert share == 0.822
     assert EngineConfig(served).capacity.slots > 300_000
-
-
-def test_the_type_of_states_is_the_word_of_the_line() -> None:
-    line = read_serve("sglang serve --model-path Qwen/Qwen3-Next-80B-A3B-Instruct --mamba-ssm-dtype bfloat16")
-    assert line.options["mamba_ssm_dtype"] == "bfloat16"
 
 
 def test_two_batches_at_once_mean_no_graphs_of_prompts() -> None:

@@ -13,12 +13,11 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.hardware import gpu
 from pagesim.models import model
-from pagesim.models.layers import FullLayer, LatentLayer, StateLayer, WindowLayer
+from pagesim.models.layers import FullLayer, StateLayer
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System
-from pagesim.sizing import paged_block, plan_blocks
+from pagesim.sizing import plan_blocks
 
 DTYPES = ("int8_per_token_head", "fp8_per_token_head")
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))
@@ -45,15 +44,6 @@ def test_a_page_holds_a_float32_behind_every_key_and_every_value(dtype):
     assert plan(halved).blocks.bytes_per_block == 32 * page(32, 4, 128)
     replicated = system(model="llama-3.1-70b", tensor_parallel_size=16, kv_cache_dtype=dtype)
     assert EngineConfig(replicated).block.bytes == 80 * page(16, 1, 128)
-
-
-def test_windows_have_the_same_scales():
-    layers = [WindowLayer(8, 64, window=128), FullLayer(8, 64)] * 12
-    blocks = plan_blocks(
-        layers, max_model_len=8192, in_flight_tokens=2048, num_blocks=100, kv_dtype="fp8_per_token_head"
-    )
-    assert [group.page_bytes for group in blocks.groups] == 2 * [page(16, 8, 64)]
-    assert blocks.bytes_per_block == 12 * page(16, 8, 64)
 
 
 def test_a_state_gets_a_block_of_as_many_tokens_as_their_bytes_with_scales_need():
@@ -83,12 +73,6 @@ def test_a_run_has_as_many_blocks_as_fit_with_scales():
     assert blocks(DTYPES[0]) / blocks("fp8") == pytest.approx(128 / 132, rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_server_is_started_with_vllms_own_names(dtype):
-    line = f"vllm serve meta-llama/Llama-3.1-8B-Instruct --kv-cache-dtype {dtype}"
-    assert read_serve(line).options["kv_cache_dtype"] == dtype
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -98,9 +82,7 @@ def test_a_server_is_started_with_vllms_own_names(dtype):
             "is not known: choose vllm_version 0.33.0",
         ),
         ({"policy": "vllm-sosp"}, "what a block of policy vllm-sosp takes"),
-        ({"policy": "orca-max"}, "choose policy vllm-v1 with vllm_version 0.33.0"),
         ({"policy": "sglang"}, "what a block of policy sglang takes"),
-        ({"policy": "trtllm"}, "what a block of policy trtllm takes"),
         ({"policy": "jenga", "vllm_version": "0.19.0"}, "vLLM 0.19.0"),
         (
             {"model": "deepseek-v3", "tensor_parallel_size": 8},
@@ -111,10 +93,3 @@ def test_a_server_is_started_with_vllms_own_names(dtype):
 def test_what_is_not_known_is_refused_in_a_sentence(given, says):
     with pytest.raises(PagesimError, match=says):
         prepare(system(**given), ONE)
-
-
-def test_what_has_no_scales_a_token_refuses_them():
-    with pytest.raises(PagesimError, match="no kernel of vLLM keeps latent vectors"):
-        LatentLayer(576).bytes_per_token(DTYPES[1])
-    with pytest.raises(PagesimError, match="where its scales lie in memory that is mapped in pages"):
-        paged_block(model("opt-13b"), 1 << 21, kv_dtype=DTYPES[0])

@@ -9,7 +9,6 @@ import pytest
 
 import pagesim as ps
 from pagesim.hardware import GpuSpec, gpu
-from pagesim.models import model
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.vllm_releases import GIB, RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -95,11 +94,6 @@ def test_options_that_are_given_are_told_from_those_that_were_taken() -> None:
     }
 
 
-def test_nothing_is_sized_where_the_blocks_are_given() -> None:
-    found = options_of(num_blocks=100)
-    assert not {"sizing", "gpu_memory_utilization"} & {*found["given"], *found["defaults"]}
-
-
 def test_a_gpu_of_somebody_else_is_of_a_tier_by_its_memory() -> None:
     large = gpu("h200")
     values = {name: getattr(large, name) for name in GpuSpec.__slots__}
@@ -168,16 +162,3 @@ def test_what_a_release_does_not_know_or_does_not_start_with_is_refused(options,
     with pytest.raises(ps.PagesimError) as caught:
         options_of(**options)
     assert str(caught.value).startswith(sentence)
-
-
-def test_an_older_release_starts_with_a_threshold_above_the_longest_request() -> None:
-    options_of(vllm_version="0.19.0", long_prefill_token_threshold=101, max_model_len=100)
-
-
-def test_a_result_notes_that_its_models_config_was_not_seen() -> None:
-    unseen, seen = (
-        ps.simulate(ONE, "vllm-sosp", model=name, num_blocks=100, cost="affine:0.01,1e-5,1e-7").notes
-        for name in ("mistral-small-3", "mistral-7b")
-    )
-    assert unseen == model("mistral-small-3").notes != ()
-    assert seen == ()

@@ -211,11 +211,6 @@ def test_arguments_out_of_bounds_are_refused(options, sentence):
         planned(FULL, **options)
 
 
-def test_chunks_that_are_no_whole_blocks_are_refused():
-    with pytest.raises(PagesimError, match="chunk is 4096 tokens and a block 48"):
-        planned(ChunkLayer(8, 128, 4096), hybrid=True, block_size=48)
-
-
 LAYERS = st.lists(
     st.one_of(
         st.builds(FullLayer, st.sampled_from([1, 2, 3, 8]), st.sampled_from([64, 96, 128])),

@@ -23,17 +23,6 @@ def read(how: Callable[[Any], Any], term: dict[str, Any]) -> Table:
     return Table.model_validate_json(json.dumps(made)) if isinstance(made := how(term), dict) else made
 
 
-def test_a_curve_keeps_its_knots() -> None:
-    table = read(schema1.curve("tokens"), CURVE)
-    assert [table(size) for size in (0, 3, 12, 25, 40, 50)] == pytest.approx([0.0, 1.0, 1.2, 3.0, 6.0, 8.0])
-
-
-def test_a_table_of_decoding_keeps_its_knots() -> None:
-    table = read(schema1.decode, DECODE)
-    assert table.axes == {"sequences": (1, 5), "context": (10, 30)}
-    assert table(2, 15) == pytest.approx(3.125)  # of 2 and 6.5 at a quarter of the way, a quarter of the way
-
-
 def test_a_formula_of_decoding_without_rounds_is_the_same_everywhere() -> None:
     table = read(schema1.decode, {**ROUNDS, "slots": 0})
     assert table(4, 100) == pytest.approx(1.8)  # 1 + 4·0.1 + 400·0.001

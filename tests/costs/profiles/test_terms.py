@@ -37,13 +37,6 @@ def test_a_term_never_falls_whatever_was_measured(measured) -> None:
     assert min(times) >= 0
 
 
-def test_few_knots_are_kept_of_many_sizes() -> None:
-    term = table_of(linear(list(range(1, 2000)), [1e-3 + 1e-5 * size**1.5 for size in range(1, 2000)]))
-    (knots,) = term.knots
-    assert len(knots) <= 64
-    assert (knots[0], knots[-1]) == (1, 1999)
-
-
 def decode_s(batch: int, mean: int) -> float:
     """Programs run in rounds of 132, eight a sequence, so that seconds are no line over either size."""
     return 2e-5 + 1e-7 * batch + 4e-9 * batch * mean + 6e-8 * mean * -(-batch * 8 // 132)

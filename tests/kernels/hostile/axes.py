@@ -36,7 +36,7 @@ def by_all(table: Tensor, full: Tensor) -> None:
 
 
 ASKED: dict[str, Values] = {
-    "block": {str(size): size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256)},
+    "block": {str(size): size for size in (1, 2, 8, 16, 64, 256)},
     "head_dim": {str(size): size for size in (72, 96, 128, 256, 512)},
     "heads": {f"{kv}x{group}": (kv, group) for kv, group in ((3, 1), (2, 4), (2, 7), (1, 8), (1, 130))},
     "layout": {name: name for name in ("NHD", "HND")},
@@ -156,7 +156,6 @@ CALLED: dict[str, Values] = {
     "cut": {
         "as chosen": None,
         "1 split": {"splits": 1},
-        "2 splits": {"splits": 2},
         "3 splits, tiles of 16": {"splits": 3, "tile": 16},
         "7 splits, tiles of 32": {"splits": 7, "tile": 32},
         "5 splits of 48": {"splits": 5, "tile": 16, "least": 48},
@@ -191,7 +190,6 @@ def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
     for name in named:
         batch = axes["contexts"][name](chosen("block"))
         programs = [-(-max(1, new(length)) * group // rows) for length in batch]
-        tiles = [splits - 1 - -length // tile for length in batch]
         tiles = [splits - 1 - -length // tile for length in batch]
         steps.append(sum(map(mul, programs, tiles)))
     return kv_heads * min(steps) <= MOST_STEPS

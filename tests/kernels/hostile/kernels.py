@@ -212,15 +212,15 @@ VARIANTS = ("window", "softcap", "has_sinks")
 NOT_OF_WRITES = (*CALLED, "result", "queries")
 
 KERNELS: dict[str, Kernel] = {
-    "decode": Kernel(paged, ("block", "head_dim", "layout"), head_sizes(64, 72, 80, 96, 120, 128, 256, 512)),
-    "decode fp8": Kernel(paged, ("block", "layout", "factors"), FP8),
+    "decode": Kernel(paged, ("block", "head_dim"), head_sizes(64, 72, 80, 96, 120, 128, 256, 512)),
+    "decode fp8": Kernel(paged, axes=FP8),
     "contiguous": Kernel(contiguous, axes=NONE_REPEATED, without=("caches", "table")),
-    "gathered": Kernel(gathered, ("block", "layout")),
-    "prefill": Kernel(paged, ("block", "layout", "new"), NEW),
-    "prefill fp8": Kernel(paged, ("block", "new"), {**NEW, **FP8}),
-    "mla": Kernel(mla, ("block", "head_dim"), LATENT, VARIANTS),
-    "write": Kernel(write, ("block", "layout"), NONE_REPEATED, NOT_OF_WRITES),
-    "write fp8": Kernel(write, ("block",), {**FP8, "factors": EXACT, **NONE_REPEATED}, NOT_OF_WRITES),
-    "write latents": Kernel(write_latents, ("block",), {**LATENT, **NONE_REPEATED}, NOT_OF_WRITES),
+    "gathered": Kernel(gathered),
+    "prefill": Kernel(paged, ("block", "new"), NEW),
+    "prefill fp8": Kernel(paged, axes={**NEW, **FP8}),
+    "mla": Kernel(mla, axes=LATENT, without=VARIANTS),
+    "write": Kernel(write, axes=NONE_REPEATED, without=NOT_OF_WRITES),
+    "write fp8": Kernel(write, axes={**FP8, "factors": EXACT, **NONE_REPEATED}, without=NOT_OF_WRITES),
+    "write latents": Kernel(write_latents, axes={**LATENT, **NONE_REPEATED}, without=NOT_OF_WRITES),
 }
 """All of them, by name."""

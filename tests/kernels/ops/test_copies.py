@@ -35,17 +35,6 @@ def check_write(device, key, value, slots, theirs, layout, scale=1.0):
     return ours
 
 
-@pytest.mark.slow_but("1-5-NHD-torch.float32", "16-63-HND-torch.bfloat16", "16-63-NHD-torch.float16")
-@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("block_size", "tokens"), [(1, 5), (16, 63)])
-def test_tokens_are_written_to_their_slots(layout, dtype, block_size, tokens, device):
-    key, value = torch.randn(2, tokens, 3, 80).to(dtype)
-    slots = torch.randperm(8 * block_size)[:tokens]
-    slots[::5] = -1
-    check_write(device, key, value, slots, caches(layout, dtype, block_size), layout)
-
-
 # The interpreter rounds to e4m3 wrongly where that carries into the exponent: these numbers are e4m3 already.
 @pytest.mark.slow_but("one-HND", "a head-NHD")
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -123,13 +112,3 @@ def test_no_block_is_nothing_to_move(device):
     none = torch.empty(0, dtype=torch.int64, device=device)
     assert gather_blocks(ours, none, backend="triton").shape == (0, 2, 16, 3, 80)
     copy_blocks(ours, none.view(0, 2), backend="triton")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("head_dim", [64, 72, 80, 96, 120, 128, 256, 512])
-@pytest.mark.parametrize("block_size", [1, 8, 16, 256])
-def test_tokens_are_written_to_their_slots_on_a_grid(layout, head_dim, block_size, device):
-    slots = torch.randperm(8 * block_size)[:63]
-    key, value = torch.randn(2, len(slots), 3, head_dim).to(F16)
-    check_write(device, key, value, slots, caches(layout, F16, block_size, head_dim), layout)
