@@ -75,6 +75,14 @@ PAGE = Annotated[
     ),
 ]
 
+FETCH = Annotated[
+    bool,
+    typer.Option(
+        "--fetch",
+        help="Take the config.json of a --model ORG/NAME that is not known from the Hugging Face Hub, by "
+        "huggingface_hub if it is installed.",
+    ),
+]
 LOG = Annotated[
     Path | None,
     typer.Option(
@@ -109,6 +117,7 @@ def command(
     enforce_eager: EAGER = False,
     plot: PLOT = None,
     page: PAGE = None,
+    fetch: FETCH = False,
     log: LOG = None,
     step: STEP = None,
     force: FORCE = False,
@@ -149,6 +158,10 @@ def command(
         check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
+    if fetch and "model" in flags:
+        from pagesim.models.catalogue.fetch import fetched
+
+        flags["model"] = fetched(flags["model"])
     given: dict[str, Any] = {"policy": POLICY, **flags}
     lines: tuple[str, ...] = ()
     full_graphs = True

@@ -1,11 +1,21 @@
-"""What is said of a model that has no row."""
+"""What is said of a model that has no row, and taking its config from the Hub."""
 
 from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.models import model
+from pagesim.models.catalogue.fetch import fetched
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 256,
+}  # fmt: skip
 
 
 def test_an_unknown_id_is_answered_with_how_to_give_its_config() -> None:
@@ -13,10 +23,9 @@ def test_an_unknown_id_is_answered_with_how_to_give_its_config() -> None:
         model("some/model-7B")
     said = str(error.value)
     assert "https://huggingface.co/some/model-7B/blob/main/config.json" in said
+    assert "pagesim plan --fetch" in said
     with pytest.raises(PagesimError, match=r"did you mean Qwen/Qwen3-32B or .* Else give its config.json"):
         model("Qwen/Qwen3-33B")
-    with pytest.raises(PagesimError, match="did you mean opt-13b"):
-        model("opt-13")
 
 
 def test_a_dense_release_in_fp8_counts_its_layers_so() -> None:
@@ -26,3 +35,62 @@ def test_a_dense_release_in_fp8_counts_its_layers_so() -> None:
     saved = base.weight_bytes_per_gpu(1) - spec.weight_bytes_per_gpu(1)
     assert 0 <= (base.parameters - tables) - saved < 1 << 22  # norms stay, and layers have scales
     assert spec.kv_dtype == "fp8"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Stands in for the Hub's client: has the files that a test gives, and notes what is asked for."""
+    files: dict[str, str] = {}
+    asked: list[str] = []
+    there = SimpleNamespace(files=files, asked=asked, down=None)
+
+    def about(url: str, timeout: float) -> None:
+        assert timeout <= 10
+        if there.down:
+            raise there.down
+
+    def download(repository: str, file: str, local_files_only: bool = False) -> str:
+        assert local_files_only or not there.down
+        asked.append(f"{repository}/{file}")
+        if file not in files:
+            raise FileNotFoundError(f"404: no {file}")
+        path = tmp_path / file
+        path.write_text(files[file])
+        return str(path)
+
+    client = SimpleNamespace(hf_hub_download=download, hf_hub_url="{}/{}".format, get_hf_file_metadata=about)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", client)
+    return there
+
+
+def test_only_the_config_of_an_unknown_model_is_fetched(hub, tmp_path, succeeds) -> None:
+    hub.files["config.json"] = json.dumps(CONFIG)
+    assert fetched("me/Mine") == str(tmp_path)
+    assert hub.asked == ["me/Mine/config.json", "me/Mine/hf_quant_config.json"]
+    assert model(fetched("me/Mine")).hidden == 64
+    assert fetched("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+    assert len(hub.asked) == 4
+    planned = succeeds("plan", "--model", "me/Mine", "--gpu", "h100", "--fetch", "--json").json
+    assert planned["options"]["max_model_len"] == 256
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_what_was_fetched_before_is_taken(hub) -> None:
+    hub.down = ConnectionError("name not known")
+    with pytest.raises(PagesimError, match="of me/Mine cannot be taken from the Hub: name not known; give"):
+        fetched("me/Mine")
+    assert hub.asked == ["me/Mine/config.json"]  # only among what was fetched before
+    hub.files["config.json"] = json.dumps(CONFIG)
+    hub.down = LookupError("an error of its HTTP client")
+    assert model(fetched("me/Mine")).hidden == 64
+
+
+def test_what_cannot_be_fetched_is_a_sentence(hub, monkeypatch) -> None:
+    with pytest.raises(
+        PagesimError, match=r"the config.json of me/Mine cannot be taken from the Hub: 404: no"
+    ):
+        fetched("me/Mine")
+    with pytest.raises(PagesimError, match="did you mean opt-13b"):
+        fetched("opt-13")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(PagesimError, match=r"not installed: pip install huggingface_hub, or give the path"):
+        fetched("me/Mine")

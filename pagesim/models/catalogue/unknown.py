@@ -24,7 +24,8 @@ def _advice(name: str) -> str:
         did = f"did you mean {' or '.join(near)}? Else " if near else ""
         return (
             f"{did}give its config.json: download https://huggingface.co/{name}/blob/main/config.json into a "
-            "folder, hf_quant_config.json too if there is one, and name that folder in its place"
+            "folder, hf_quant_config.json too if there is one, and name that folder in its place, or let "
+            "pagesim plan --fetch take it"
         )
     near = get_close_matches(asked, names(), n=5, cutoff=0.5)
     if near:
