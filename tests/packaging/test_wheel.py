@@ -73,6 +73,7 @@ def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     families = (ROOT / "pagesim" / "models" / "catalogue" / "families").glob("*.json")
     data |= {f"pagesim/models/catalogue/families/{path.name}" for path in families}
     data |= {"pagesim/hardware/gpus.json", "pagesim/models/families.json"}
+    data |= {"pagesim/models/catalogue/not_known.json"}
     others = {name for name in contents if not name.endswith(".py") and ".dist-info/" not in name}
     assert others == {*data, "pagesim/py.typed"}
 

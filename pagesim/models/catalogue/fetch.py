@@ -9,7 +9,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError, reason
 from pagesim.models.catalogue import is_config, known_as
-from pagesim.models.catalogue.unknown import HUB_ID, unknown
+from pagesim.models.catalogue.unknown import HUB_ID, out_of_scope, unknown
 from pagesim.models.hf_quantization import FILE
 
 WAIT = 5
@@ -29,7 +29,7 @@ def fetched(name: str) -> str:
     """
     if known_as(name) or is_config(name):
         return name
-    if not HUB_ID.fullmatch(name):
+    if not HUB_ID.fullmatch(name) or out_of_scope(name):
         raise unknown(name)
     try:
         hub = importlib.import_module("huggingface_hub")

@@ -1,12 +1,16 @@
-"""Messages for models without a row: similar names, and how to give a config."""
+"""Messages for models without a row: similar names, how to give a config, or why it is out of scope."""
 
 from __future__ import annotations
 
+import json
 import re
 from difflib import get_close_matches
+from pathlib import Path
 
 from pagesim.errors import PagesimError, brief
 from pagesim.models.catalogue.rows import ids, names
+
+_ROWS = Path(__file__).with_name("not_known.json")
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """A Hugging Face ID, ORG/NAME."""
@@ -17,7 +21,25 @@ def unknown(name: str, most: int = 1000) -> PagesimError:
     return PagesimError(f"no model is named {brief(name, most)}; {_advice(name)}")
 
 
+def out_of_scope(name: str) -> str | None:
+    """Return what a model does, by its name, if it is not a language model with a KV cache; else None."""
+    return _row_of(name).get("what")
+
+
+def _row_of(name: str) -> dict[str, str]:
+    """Return the row about a model that the catalogue deliberately leaves out; else an empty one."""
+    rows: list[dict[str, str]] = json.loads(_ROWS.read_text(encoding="utf-8"))
+    return next((row for row in rows if re.search(row["pattern"], name[:200].lower())), {})
+
+
 def _advice(name: str) -> str:
+    if (what := out_of_scope(name)) is not None:
+        return f"by its name it {what}: pagesim is about models that write text from a KV cache"
+    if why := _row_of(name).get("why"):
+        return (
+            f"{why}: put its config.json and its hf_quant_config.json into a folder, and name that folder in "
+            "its place"
+        )
     asked = name.lower()[:100]
     if HUB_ID.fullmatch(name):
         near = [_written(each) for each in get_close_matches(asked, ids(), n=3, cutoff=0.8)]
