@@ -204,8 +204,9 @@ def test_sglangs_metrics_say_how_much_its_cache_holds(tmp_path: Path) -> None:
     text = 'sglang:max_total_num_tokens{tp_rank="0"} 40000\nsglang:num_retracted_requests_total 4\n'
     (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, text, "metrics.txt")])
     assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (4, 40_000, "sglang")
+    wrong = written(tmp_path, text.replace("total 4", "total many"), "metrics.txt")
     with pytest.raises(PagesimError, match="sglang:num_retracted_requests_total is 'many'; a number from 0"):
-        read_all([written(tmp_path, vllm()), written(tmp_path, text.replace("total 4", "total many"), "metrics.txt")])
+        read_all([written(tmp_path, vllm()), wrong])
 
 
 @pytest.mark.parametrize("place", [(), ("backend",), ("spec", "backend")])
