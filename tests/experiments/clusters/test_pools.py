@@ -41,6 +41,7 @@ def system_of(options: dict[str, Any]) -> tuple[System, dict[str, Any]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=150)
 @given(case=cases())
 def test_fast_forwards_change_nothing_and_either_ledger_sums_to_its_capacity(case: Case) -> None:
     system, pools = system_of(case.options)
