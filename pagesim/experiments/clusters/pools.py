@@ -165,8 +165,7 @@ def replay_pools(
     def add(name: PoolName, pool: ReplicaPool, replica: PoolReplica, of_pool: RequestLog) -> None:
         of = replace(setting, pool=name)
         accounts = [] if account is None else [account(of, len(pool.replicas), replica.routed)]
-        pool.replicas.append(replica)
-        servers[name].append(fleet.add(replica, of, of_pool, consume=accounts))
+        servers[name].append(pool.add(replica, of, of_pool, consume=accounts))
 
     for number in range(options.prefill):
         routed = AddedArrivals(_only_first_tokens(whole))
