@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from pagesim.experiments.plan import blocks_behind
 from pagesim.models import model
 from pagesim.models.layers import ChunkLayer, Layer, StateLayer
@@ -124,53 +126,19 @@ def posted() -> list[Posted]:
         return [Posted({name: cell for name, cell in row.items() if cell}) for row in csv.DictReader(file)]
 
 
-def span(least: int, most: int) -> str:
-    """Return two numbers as what lies between them, or as one if they are."""
-    return f"{least:,}" if least == most else f"{least:,}–{most:,}"
-
-
-def table() -> tuple[str, str]:
-    """Return the table, and the sentence about it."""
-    lines = [
-        "| log | vLLM | model | tp | KV | longest | batch | GiB, log | groups | block | "
-        "blocks of the longest | tokens, log | concurrency, log | blocks by the GiB | blocks by the lines |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    equal = 0
-    for log in posted():
-        row, plan, found = log.row, log.planned(), log.at()
-        equal += bool(found)
-        lines.append(
-            "| "
-            + " | ".join(
-                [
-                    f"[{row['source']}]({row['link']})",
-                    *(row.get(name, "–") for name in ("release", "model", "tensor_parallel_size")),
-                    row.get("kv_cache_dtype", "bf16"),
-                    *(row.get(name, "–") for name in ("max_model_len", "max_num_batched_tokens")),
-                    row["available_gib"],
-                    str(len(plan.groups)),
-                    str(log.block_size),
-                    f"{plan.most_blocks:,}",
-                    f"{int(row['tokens']):,}",
-                    f"{row['concurrency']}x" if "concurrency" in row else "–",
-                    span(*log.between),
-                    span(found[0], found[-1]) if found else "none",
-                ]
-            )
-            + " |"
-        )
-    return "\n".join(
-        lines
-    ), f"Plans reproduce the tokens and the concurrency of {equal} of {len(posted())} logs.\n"
+def sentence() -> str:
+    """Return the sentence about all logs."""
+    equal = [bool(log.at()) for log in posted()]
+    return f"Plans reproduce the tokens and the concurrency of {sum(equal)} of {len(equal)} logs.\n"
 
 
 def page() -> str:
     """Return the page with the sentence as it is now."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + table()[1] + END + rest.split(END)[1]
+    return before + BEGIN + sentence() + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(table()[0])
+    found = [{**log.row, "blocks_by_gib": log.between, "blocks_by_lines": log.at()} for log in posted()]
+    print(pd.DataFrame(found).drop(columns="link").to_string())

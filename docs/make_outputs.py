@@ -1,8 +1,8 @@
 """Write again what the commands and programs of pages print, and show each line that changed.
 
 Run it after a change of costs or decisions: python docs/make_outputs.py [PAGE…]
-Each page's steps run one after another in a new folder. Sentences that repeat a changed number are for the
-writer to mend; docs/make_answers.py draws the figures of docs/answers.
+Each page's steps run one after another in a new folder; figures that pages of docs/answers name are stored
+anew. Sentences that repeat a changed number are for the writer to mend.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ import tempfile
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from PIL import Image
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.test_docs import STEP, WALKS  # noqa: E402
+
+PICTURE = re.compile(r"^!\[[^\]]+\]\(([^)]+\.png)\)\n\n\*Drawn as `([^`]+\.png)`\.", re.MULTILINE)
+"""A stored picture, and the file that the page's command draws."""
 
 
 def masked(line: str) -> str:
@@ -94,11 +99,16 @@ def renewed(page: Path) -> str:
 
 
 def main(pages: list[str]) -> None:
-    """Renew the named pages, or all whose steps a test takes."""
-    for name in pages or WALKS:
+    """Renew the named pages, or all whose steps a test takes and those of docs/answers."""
+    answers = sorted(map(str, (ROOT / "docs" / "answers").glob("*-*.md")))
+    for name in pages or (*WALKS, *answers):
         page = ROOT / name
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             text = renewed(page)
+            for stored, drawn in PICTURE.findall(text):
+                # Few colours take few bytes.
+                few = Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE)
+                few.save(page.parent / stored, optimize=True)
         page.write_text(text, encoding="utf-8")
 
 

@@ -1,119 +1,162 @@
-"""Write into docs/reference/plan.md how far plans are off posted start-up logs, and print each log.
+"""Write into docs/reference/plan.md how far plans are off start-up logs and published capacities; print each.
 
-Run it from the root of the repository after a change of the estimate: python docs/make_plan.py
+Run it from the root of the repository after a change of the plans: python docs/make_plan.py
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
 
-from pagesim.errors import CapacityError
-from pagesim.experiments.plan import Plan, plan
+import pandas as pd
+
+from pagesim.experiments.plan import Plan, blocks_behind, plan
+from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
+from pagesim.models import model
+from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System
+from pagesim.sizing import MemoryOptions, divide
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "plan.md"
-POSTED = ROOT / "docs" / "plan" / "posted.csv"
-BEGIN, END = "<!-- made by docs/make_plan.py -->\n", "<!-- end -->\n"
+FOLDER = ROOT / "docs" / "plan"
+TOLERANCE = 0.1
+"""Share of the published tokens by which a plan may be off without a named cause."""
 
 
-class Posted(NamedTuple):
-    """A start-up log: a row of posted.csv, empty cells left out."""
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file in docs/plan."""
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
-    row: dict[str, str]
 
-    @property
-    def available_gib(self) -> float:
-        """GiB of "Available KV cache memory" in the log, with two decimals."""
-        return float(self.row["available_gib"])
+class Log:
+    """A start-up log: a row of startup.csv. What it does not say is as the release's server takes it."""
 
-    @property
-    def counts_cuda_graphs(self) -> bool:
-        """Whether the release subtracts the memory of CUDA graphs: since 0.21."""
-        release = self.row.get("release", "V0")
-        return release[0] != "V" and tuple(map(int, release.split(".")[:2])) >= (0, 21)
+    def __init__(self, row: dict[str, str]) -> None:
+        self.row = row
 
     @property
-    def system(self) -> System:
-        """What was started; what a log does not say is as the release's server takes it."""
-        options: dict[str, Any] = {
-            name: float(self.row[name]) if "." in self.row[name] else int(self.row[name])
-            for name in (
-                *("tensor_parallel_size", "gpu_memory_utilization", "max_model_len"),
-                *("max_num_batched_tokens", "max_num_seqs"),
-            )
-            if name in self.row
-        }
-        # Of the releases that pagesim knows, the one that divides memory alike.
-        version = "0.33.0" if self.counts_cuda_graphs else "0.11.2"
-        gpu = self.row.get("gpu", "a100-80gb")  # with the log's GiB it does not matter
-        return System(policy="vllm-v1", model=self.row["model"], gpu=gpu, vllm_version=version, **options)
+    def error(self) -> float:
+        """GiB by which the estimated "Available KV cache memory" is above the log's.
 
-    def planned(self, cache_bytes: int | None = None) -> Plan:
-        """Return the plan, from the estimate or from the bytes that are left for the cache."""
-        return plan(self.system, cache_bytes=cache_bytes, enforce_eager=self.row["enforce_eager"] == "1")
+        The weights are the log's where it says them.
+        """
+        row, text = self.row, self.row["release"]
+        release = (0, 0) if text == "V0" else tuple(map(int, text.split(".")[:2]))
+        found = divide(
+            model(row["model"]),
+            gpu(row["gpu"]),
+            MemoryOptions(
+                gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+                max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+                max_num_seqs=int(row["max_num_seqs"]),
+                cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
+                # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
+                flashinfer_sampler=not (0, 8) <= release < (0, 10),
+                sampler_buffers=release >= (0, 26),
+            ),
+            tp=int(row["tensor_parallel_size"]),
+        )
+        if row["weights_gib"]:
+            found = replace(found, weights=int(float(row["weights_gib"]) * GIB))
+        return found.cache / GIB - float(row["available_gib"])
+
+
+def logs(images: bool) -> list[Log]:
+    """Return the logs of models without or with a tower for images."""
+    return [Log(row) for row in rows_of("startup.csv") if (row["images"] == "1") == images]
+
+
+def errors(images: bool) -> tuple[int, float, float]:
+    """Return the number of logs, the median and the largest absolute error of those without a named cause."""
+    found = [abs(log.error) for log in logs(images)]
+    unexplained = [abs(log.error) for log in logs(images) if not log.row["cause"]]
+    return len(found), round(median(found), 2), round(max(unexplained), 2)
+
+
+class Recipe:
+    """A row of recipes.csv: a line as it is served, and the "GPU KV cache size" that is published of it."""
+
+    def __init__(self, row: dict[str, str]) -> None:
+        self.row = row
+        self.published = int(row["tokens"])
+        self.gib = float(row["gib"]) if row["gib"] else None
+
+    @cached_property
+    def planned(self) -> Plan:
+        """The plan of the line; from the published GiB of the cache where the weights are not its model's."""
+        system = System(**read_serve(self.row["line"]).merged_with({"gpu": self.row["gpu"]}))
+        return plan(system, cache_bytes=int(self.gib * GIB) if self.gib and self.row["concurrency"] else None)
 
     @property
-    def estimated_gib(self) -> float | None:
-        """The estimate of what the log says; None where the log does not say enough for one."""
-        if "gpu" not in self.row:
+    def error(self) -> float | None:
+        """How far the plan is above what is published, as a share of it; None without the line's weights."""
+        return None if self.planned.division is None else self.planned.blocks.tokens / self.published - 1
+
+    @property
+    def from_gib(self) -> tuple[int, int] | None:
+        """The fewest and the most tokens that the published GiB leave; None where they are not published."""
+        if self.gib is None:
             return None
-        shorter = Posted({**self.row, "max_model_len": "64"})  # a refusal of the longest request is no matter
-        return shorter.planned().cache_bytes / GIB
+        blocks = self.planned.blocks
+        least, most = blocks_behind(self.gib, blocks.bytes_per_block)
+        return blocks.holding(least).tokens, blocks.holding(most).tokens
 
 
-def posted() -> list[Posted]:
-    """Return the logs."""
-    with POSTED.open(encoding="utf-8", newline="") as file:
-        return [Posted({name: cell for name, cell in row.items() if cell}) for row in csv.DictReader(file)]
+def recipes() -> list[Recipe]:
+    """Return the recipes."""
+    return [Recipe(row) for row in rows_of("recipes.csv")]
 
 
-def table() -> tuple[str, str]:
-    """Return the table, and the sentence about it."""
-    lines = [
-        "| log | vLLM | GPU | model | tp | share | longest | GiB, log | GiB, estimate | error | "
-        "tokens, log | concurrency, log | at once |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    errors = []
-    for log in posted():
-        row, estimate = log.row, log.estimated_gib
-        cells = [
-            f"[{row['source']}]({row['link']})",
-            *(row.get(name, "–") for name in ("release", "card", "model", "tensor_parallel_size")),
-            *(row.get(name, "–") for name in ("gpu_memory_utilization", "max_model_len", "available_gib")),
-        ]
-        if estimate is None:
-            cells += ["–", "–"]
-        else:
-            errors.append((estimate - log.available_gib, estimate / log.available_gib - 1))
-            cells += [f"{estimate:.2f}", f"{errors[-1][0]:+.2f} ({100 * errors[-1][1]:+.1f} %)"]
-        try:
-            at_once = str(log.planned(int(log.available_gib * GIB)).at_once)
-        except CapacityError:
-            at_once = "refused"
-        concurrency = f"{row['concurrency']}x" if "concurrency" in row else "–"
-        tokens = f"{int(row['tokens']):,}" if "tokens" in row else f"{row['blocks']} blocks"
-        lines.append("| " + " | ".join([*cells, tokens, concurrency, at_once]) + " |")
-    gib, share = ([abs(error[place]) for error in errors] for place in (0, 1))
-    return "\n".join(lines), (
-        f"Over the {len(errors)} logs that say enough for an estimate, it is off by {median(gib):.2f} GiB or "
-        f"{100 * median(share):.1f} % in the median; the worst errors are {max(gib):.2f} GiB and "
-        f"{100 * max(share):.1f} %.\n"
+def of_logs() -> str:
+    """Return the sentences about the start-up logs."""
+    lines = []
+    for images, kind in ((False, "of text"), (True, "with a vision tower")):
+        number, middle, most = errors(images)
+        lines.append(
+            f"- {number} logs of models {kind}: the KV cache is off by {middle:.2f} GiB in the median, and "
+            f"by at most {most:.2f} GiB where no cause is known.\n"
+        )
+    return "".join(lines)
+
+
+def of_recipes() -> str:
+    """Return the sentences about the recipes."""
+    rows = recipes()
+    off = [abs(each.error) for each in rows if each.error is not None]
+    near = sum(error <= TOLERANCE for error in off)
+    spans = [(each.published, *each.from_gib) for each in rows if each.from_gib is not None]
+    inside = sum(least <= published <= most for published, least, most in spans)
+    return (
+        f"Plans of {near} of {len(off)} lines are within {100 * TOLERANCE:.0f} % of the published tokens; "
+        f"the others have a named cause. From the published GiB {inside} of {len(spans)} capacities are "
+        "reproduced.\n"
     )
 
 
+SECTIONS: dict[str, Callable[[], str]] = {"start-up logs": of_logs, "recipes": of_recipes}
+"""By the name of a part of the page, what makes its sentences."""
+
+
 def page() -> str:
-    """Return the page with the sentence as it is now."""
+    """Return the page with the sentences as they are now."""
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + table()[1] + END + rest.split(END)[1]
+    for name, sentences in SECTIONS.items():
+        begin, end = f"<!-- {name}, made by docs/make_plan.py -->\n", f"<!-- end of {name} -->\n"
+        before, rest = text.split(begin)
+        text = before + begin + sentences() + end + rest.split(end)[1]
+    return text
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(table()[0])
+    found = [{"error_gib": log.error, **log.row} for images in (False, True) for log in logs(images)]
+    print(pd.DataFrame(found).drop(columns="link").to_string())
+    found = [{"error": each.error, "tokens_of_gib": each.from_gib, **each.row} for each in recipes()]
+    print(pd.DataFrame(found).drop(columns="link").to_string())

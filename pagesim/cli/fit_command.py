@@ -12,12 +12,10 @@ from pagesim.cli import show
 from pagesim.cli.flags import JSON, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError
-from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.files import check_file
 from pagesim.setup.system import System
 
 if TYPE_CHECKING:
-    from pagesim.costs.profiles import Profile
     from pagesim.experiments.recorded.recording import RecordedRun
 
 LEFT_OUT = (
@@ -46,13 +44,6 @@ def command(
     first: Annotated[
         int | None,
         typer.Option(min=1, help="Fit to this many requests of each load, and predict the others."),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROFILE",
-            help="Keep this profile's operators, and fit the engine's time per iteration and per sequence.",
-        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PROFILE.json", help="Write the profile here.")
@@ -86,10 +77,7 @@ def command(
     for run, load in zip(runs, loads, strict=True):
         # A run of a file of several is called by the file and a number.
         by_use[bool({run.name, run.name.rpartition("#")[0]} & apart)].append(load)
-    operators = _start(start, system)
-    if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
-        system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
-    fitted = fitting.fit(by_use[False], system, start=operators, first=first)
+    fitted = fitting.fit(by_use[False], system, first=first)
     found = result.comparisons(fitted, by_use[True])
     summary = result.report(fitted, found)
     if out is not None:
@@ -109,22 +97,6 @@ def command(
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{_front_end(summary)}")
     show.stored(plot)
-
-
-def _start(name: str | None, system: System) -> Profile | None:
-    """Return the operators' profile, if one was named."""
-    from pagesim.costs.profiles import find_profile
-
-    if name is None:
-        return None
-    config = EngineConfig(system)
-    return find_profile(
-        name,
-        model=config.model,
-        tp=system.tensor_parallel_size,
-        kv_dtype=config.kv_dtype,
-        block_size=system.block_size or 16,
-    )
 
 
 WORDS = {

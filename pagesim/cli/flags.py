@@ -84,7 +84,7 @@ _PANEL_OF = {
     **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(("policies", "serve"), SYSTEM),
     **dict.fromkeys(("replicas", "router", *APART), CLUSTER),
-    **dict.fromkeys(("device", "attention", "cuda_graphs", "swap", "swap_by_layer", "check"), DEVICE),
+    **dict.fromkeys(("device", "cuda_graphs", "swap", "check"), DEVICE),
     **dict.fromkeys(("cost", "frontend"), COSTS),
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }

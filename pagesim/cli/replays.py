@@ -13,7 +13,7 @@ from pagesim.accounting.metrics import capacity_in
 from pagesim.accounting.timeline import Timeline
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli import show, show_runs
-from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
+from pagesim.experiments.clusters import run_cluster, run_pools
 from pagesim.results.result import Result, to_json
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.data_parallel import engines_of
@@ -179,16 +179,6 @@ def _cluster(cluster: Cluster, trace: Trace, *, stored: bool) -> Replayed:
         result.summary,
         [result.summary],
         result.notes,
-        lambda folder: _store_cluster(result, folder),
+        result.write,
         lambda: show_runs.cluster(result),
     )
-
-
-def _store_cluster(result: ClusterResult, folder: Path) -> None:
-    """Write a cluster's result, with a figure if it has two pools."""
-    result.write(folder)
-    if result.steps is not None:
-        from pagesim.experiments.clusters.figures import pools_over_time
-        from pagesim.results.plots import save
-
-        save(pools_over_time(result), folder / "pools")

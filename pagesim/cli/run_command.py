@@ -24,15 +24,10 @@ class Live(BaseModel):
     """How to execute a scenario on a device; not part of the scenario."""
 
     device: str | None = Field(None, description="Carry out every iteration on this device. [cpu|cuda|auto]")
-    attention: str = Field(
-        "paged",
-        description="Attention: paged, or gather, which copies contexts into a padded batch.",
-    )
     cuda_graphs: bool = Field(
         False, description="Capture iterations that only decode as CUDA graphs, on cuda."
     )
     swap: str = Field("gather", description="Swap strategy, one of pagesim bench swap.")
-    swap_by_layer: bool = Field(False, description="Swap layer by layer, while earlier layers compute.")
     check: bool = Field(False, description="Compare sequences with the same ones computed in one piece.")
 
 

@@ -21,10 +21,8 @@ def measured(result: Result) -> None:
     """Print the machine of a live run, its iteration times and the results of a check."""
     live, steps = result.summary["live"], result.steps
     assert steps is not None
-    how = f"{live['dtype']}, {live['attention']} attention"
-    say(
-        f"measured on {live['machine']['device_name']}: {how}{', CUDA graphs' if live['cuda_graphs'] else ''}"
-    )
+    graphs = ", CUDA graphs" if live["cuda_graphs"] else ""
+    say(f"measured on {live['machine']['device_name']}: {live['dtype']}{graphs}")
     rows = []
     for name, label in _PARTS.items():
         column = 1e3 * steps[name]

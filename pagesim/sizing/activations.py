@@ -1,7 +1,7 @@
 """Peak memory in vLLM's profile run apart from the weights: the encoder's, the layers' and the sampler's.
 
 Terms: v1/worker/gpu/model_runner.py, v1/worker/gpu/sample, multimodal/encoder_budget.py of vLLM 0.33.0. The
-factors `OF_LAYERS` and `OF_ENCODER` are fitted; docs/make_plan.py compares the estimate with posted logs.
+factors `OF_LAYERS` and `OF_ENCODER` are fitted; docs/make_plan.py compares the estimate with start-up logs.
 """
 
 from __future__ import annotations

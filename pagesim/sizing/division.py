@@ -44,7 +44,7 @@ all-reduce. Logs show 0.95 and 1.38 GiB, and nothing on Ampere."""
 
 POSTED = {False: (21, 0.06, 0.79), True: (5, 1.36, 0.24)}
 """Posted startup logs compared with the estimate, without and with a vision tower: how many, the median error
-in GiB, and the largest error without a named cause (docs/make_startup.py)."""
+in GiB, and the largest error without a named cause (docs/make_plan.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,15 +86,6 @@ def test_a_fitted_profile_runs(cli: Any, logs: dict[int, str], tmp_path: Path) -
     assert found.json["requests"]["finished"] == 20
 
 
-def test_the_engine_is_fitted_on_top_of_a_profile(cli: Any, logs: dict[int, str], tmp_path: Path) -> None:
-    out = tmp_path / "mine.json"
-    start = ("--start", "analytic-h100")
-    found = cli("fit", logs[4], logs[48], *SERVER, *start, "--out", str(out), "--json")
-    assert set(found.json["values"]) == {"iteration_s", "sequence_s", "front_end_s"}
-    assert load_profile(out).origins["overhead"] == "measured"
-    assert load_profile(out).origins["linear"] == "datasheet"
-
-
 def test_what_is_off_is_a_sentence(refused: Any, logs: dict[int, str], tmp_path: Path) -> None:
     halved = json.loads(Path(logs[4]).read_text())
     halved["itls"] = [[gap / 2 for gap in gaps] for gaps in halved["itls"]]

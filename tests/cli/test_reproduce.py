@@ -177,7 +177,7 @@ def test_every_field_of_a_scenario_is_a_flag_or_an_option_of_an_engine(succeeds)
     assert fields <= flags
 
 
-LIVE = ("device", "attention", "cuda_graphs", "swap", "swap_by_layer", "check")
+LIVE = ("device", "cuda_graphs", "swap", "check")
 
 
 @pytest.mark.slow

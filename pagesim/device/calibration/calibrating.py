@@ -100,13 +100,7 @@ def calibrate(
     grid = grid_for(device, quick=quick)
     if seconds is None:
         seconds = (0.05 if quick else 0.15) if on_gpu else (0.01 if quick else 0.03)
-    how = {
-        "device": device,
-        "dtype": rank.dtype,
-        "attention": "paged",
-        "cuda_graphs": cuda_graphs,
-        "swap": swap,
-    }
+    how = {"device": device, "dtype": rank.dtype, "cuda_graphs": cuda_graphs, "swap": swap}
     setting = digest([_source(), Shape.of(rank.spec).model_dump(), how, system.seed])
     wanted = list(measurements(rank, grid, block_sizes, model=setting, on_gpu=on_gpu))
     # A CPU is shared: a short disturbance affects one turn of a point, but not the median of its turns.

@@ -176,7 +176,7 @@ class ModelCases:
         if self.rank.cuda_graphs and not batch.longest_query:
             graphs = DecodeGraphs(model, pools, longest=spec.max_model_len, most=1)
             return lambda: graphs.replay(batch)
-        attend = CachedAttention(pools, batch, "paged")
+        attend = CachedAttention(pools, batch)
         return lambda: model.forward(batch.tokens, batch.positions, batch.last, attend)
 
 

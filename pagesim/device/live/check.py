@@ -151,7 +151,7 @@ class Checker:
                 errors["keys_values"] = float(np.maximum(errors["keys_values"], _error(stored, right)))
             ours = torch.empty_like(queries[-1:])
             lengths = torch.tensor([length], dtype=torch.int32, device=device)
-            attend = CachedAttention(executor.pools, _contexts_only(length), executor.attention)
+            attend = CachedAttention(executor.pools, _contexts_only(length))
             attend.decode(layer, queries[-1:].contiguous(), blocks, lengths, ours)
             errors["attention"] = float(np.maximum(errors["attention"], _error(ours, read[-1:])))
         if logits is not None:

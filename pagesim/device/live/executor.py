@@ -20,12 +20,11 @@ from pagesim.device.live.batch import (
     table_width,
 )
 from pagesim.device.live.block_tables import AddressedManager, BlockTables
-from pagesim.device.live.cached_attention import CachedAttention, Kind
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.device.live.tokens import TokenIds
-from pagesim.kernels.swap import LayerSwap
 from pagesim.kvcache import PagedManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -90,8 +89,6 @@ class MeasuredExecutor(Observer):
         pools: pools with as many blocks as the memory.
         tokens: token ids of the sequences.
         longest: tokens of the longest sequence.
-        attention: how decoding sequences read the cache.
-        swap_by_layer: whether each layer waits only for its own swapped blocks.
 
     Attributes:
         records: one record per call of ``execute``.
@@ -107,8 +104,6 @@ class MeasuredExecutor(Observer):
         tokens: TokenIds,
         *,
         longest: int,
-        attention: Kind = "paged",
-        swap_by_layer: bool = False,
     ) -> None:
         assert scheduler.memory.names_blocks, "blocks without numbers hold no tokens"
         self.scheduler = scheduler
@@ -120,8 +115,6 @@ class MeasuredExecutor(Observer):
             self.memory.tables.notes_moves = True
         self.tables = BlockTables(self.memory, longest)
         self.longest = longest
-        self.attention: Kind = attention
-        self.swap_by_layer = swap_by_layer
         self.staging = Staging(pools.device)
         self.records: list[Record] = []
         self.graphs: DecodeGraphs | None = None
@@ -139,7 +132,7 @@ class MeasuredExecutor(Observer):
             return 0
         started = time.perf_counter_ns()
         begun = self._clock.mark()
-        swap = self._move(moves)
+        self._move(moves)
         moved = self._clock.mark()
         before = time.perf_counter()
         spans = self._spans(batch, moves)
@@ -149,10 +142,8 @@ class MeasuredExecutor(Observer):
         prepared = time.perf_counter() - before
         computing = self._clock.mark()
         if inputs is not None:
-            logits = self.compute(inputs, swap)
+            logits = self.compute(inputs)
             logits.argmax(dim=-1).cpu()  # an engine waits for the sampled tokens
-        elif swap is not None:
-            swap.join_all()
         computed = self._clock.mark()
         if self.pools.device.type == "cuda":
             torch.cuda.synchronize(self.pools.device)
@@ -176,18 +167,13 @@ class MeasuredExecutor(Observer):
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
         return None  # every iteration is carried out
 
-    def compute(self, batch: DeviceBatch, swap: LayerSwap | None = None) -> Tensor:
-        """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``.
-
-        Args:
-            batch: batch to compute.
-            swap: swap that its layers wait for; rules out a graph, which cannot wait between layers.
-        """
-        if self.graphs is not None and swap is None and not batch.longest_query:
+    def compute(self, batch: DeviceBatch) -> Tensor:
+        """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``."""
+        if self.graphs is not None and not batch.longest_query:
             logits = self.graphs.replay(batch)
             if logits is not None:
                 return logits
-        attend = CachedAttention(self.pools, batch, self.attention, swap=swap)
+        attend = CachedAttention(self.pools, batch)
         return self.model.forward(batch.tokens, batch.positions, batch.last, attend)
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
@@ -216,26 +202,14 @@ class MeasuredExecutor(Observer):
             raise RuntimeError(f"the batch moves {counts} blocks; memory has moved {tuple(map(len, moves))}")
         return moves
 
-    def _move(self, moves: Moves) -> LayerSwap | None:
-        """Move blocks in the order of their allocation: swap-outs make room for swap-ins.
-
-        Returns:
-            The swap that layers still have to wait for, or None. Copies concern all layers at once, so they
-            wait for the whole swap.
-        """
-        if self.swap_by_layer and (moves.out or moves.back):
-            swap = self.pools.swap_by_layer(moves.out, moves.back)
-            if not moves.copies:
-                return swap
-            swap.join_all()
-            moves = moves._replace(out=(), back=())
+    def _move(self, moves: Moves) -> None:
+        """Move blocks in the order of their allocation: swap-outs make room for swap-ins."""
         if moves.out:
             self.pools.swap_out(moves.out)
         if moves.back:
             self.pools.swap_in(moves.back)
         if moves.copies:
             self.pools.copy(moves.copies)
-        return None
 
     def _spans(self, batch: Batch, moves: Moves) -> list[Span]:
         """Return the spans to compute, sequences with one new token first, and update the tables."""

@@ -90,7 +90,7 @@ class DecodeGraphs:
             decode_lengths=every.decode_lengths[:size],
             contexts=every.contexts[:size],
         )
-        attend = CachedAttention(self.pools, batch, "paged")
+        attend = CachedAttention(self.pools, batch)
         model.forward(batch.tokens, batch.positions, batch.last, attend, out=self._logits[:size])
 
 

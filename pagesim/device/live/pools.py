@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagesim.allocators import Copy
 from pagesim.kernels import BlockPool, Cache, copy_blocks
-from pagesim.kernels.swap import LayerSwap, Pools, SwapStrategy, make_strategy
+from pagesim.kernels.swap import Pools, SwapStrategy, make_strategy
 from pagesim.models import ModelSpec
 
 
@@ -68,11 +68,6 @@ class KvPools:
         """Move blocks back, as (host block, device block); later launches wait for it."""
         assert self._swaps is not None, "there is no swap space"
         self._swaps.swap_in(copies).join()
-
-    def swap_by_layer(self, out: Sequence[Copy], back: Sequence[Copy]) -> LayerSwap:
-        """Move blocks out and then back, layer by layer; joining a layer waits for its blocks only."""
-        assert self._swaps is not None, "there is no swap space"
-        return LayerSwap(self._swaps, len(self.caches), out=out, back=back)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy blocks on the device in every layer, as (from, to)."""

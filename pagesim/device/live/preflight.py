@@ -6,7 +6,6 @@ import gc
 
 import torch
 
-from pagesim.device.live.cached_attention import KINDS
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.kernels.cache import HEAD_DIMS
@@ -30,7 +29,6 @@ def check_options(
     policy: Policy,
     *,
     device: str,
-    attention: str,
     cuda_graphs: bool,
     swap: str,
 ) -> None:
@@ -39,17 +37,10 @@ def check_options(
     Raises:
         PagesimError: an option is not supported; the message names it.
     """
-    if attention not in KINDS:
-        raise PagesimError(f"attention is {attention!r}; it must be one of {', '.join(KINDS)}")
     if swap not in STRATEGIES:
         raise PagesimError(f"swap is {swap!r}; it must be one of {', '.join(STRATEGIES)}")
     if cuda_graphs and device != "cuda":
         raise PagesimError("cuda_graphs needs device cuda: on a CPU there is nothing to capture")
-    if cuda_graphs and attention != "paged":
-        raise PagesimError(
-            f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
-            "step to step"
-        )
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (system.option(name) or 1) != 1:
             raise PagesimError(

@@ -35,10 +35,8 @@ def run_live(
     trace: Trace,
     *,
     device: str | None = None,
-    attention: str = "paged",
     cuda_graphs: bool = False,
     swap: str = "gather",
-    swap_by_layer: bool = False,
     check: bool = False,
     progress: ProgressCallback | None = None,
     observers: Sequence[Observer] = (),
@@ -54,10 +52,8 @@ def run_live(
             ``auto``. Without ``cpu_blocks``, swap space has its default size, but at most that of the cache.
         trace: the requests.
         device: ``cpu`` or ``cuda``; by default ``cuda`` if available.
-        attention: ``paged``, or ``gather`` to copy every context into a padded batch first in every step.
-        cuda_graphs: whether decode-only iterations run as CUDA graphs; on cuda, with ``paged``.
+        cuda_graphs: whether decode-only iterations run as CUDA graphs; on cuda.
         swap: swap strategy, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        swap_by_layer: whether a layer's blocks are swapped while the layers before it compute.
         check: whether to compare sequences between iterations with the same ones computed contiguously.
         progress: callback for a progress bar.
         observers: observers called between iterations, while the clock is stopped.
@@ -79,9 +75,7 @@ def run_live(
 
     config = EngineConfig(system)
     spec = model(system.model)
-    check_options(
-        system, spec, config.policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap
-    )
+    check_options(system, spec, config.policy, device=device, cuda_graphs=cuda_graphs, swap=swap)
     sized, kv_dtype, max_model_len = config.capacity, config.kv_dtype, config.max_model_len
     check_block_size(sized.block_size)
     if system.cpu_blocks is None:
@@ -103,10 +97,8 @@ def run_live(
             longest=_longest(served, max_model_len),
             dtype=dtype,
             device=torch.device(device),
-            attention=attention,
             cuda_graphs=cuda_graphs,
             swap=swap,
-            swap_by_layer=swap_by_layer,
             check=check,
         )
 
@@ -122,10 +114,8 @@ def run_live(
     live: dict[str, Any] = {
         "device": device,
         "dtype": DTYPES[str(dtype).removeprefix("torch.")],
-        "attention": attention,
         "cuda_graphs": cuda_graphs,
         "swap": swap,
-        "swap_by_layer": swap_by_layer,
         "machine": describe_machine(device),
     }
     if executor.checker is not None:
@@ -176,10 +166,8 @@ def _equipped(
     longest: int,
     dtype: torch.dtype,
     device: torch.device,
-    attention: Any,
     cuda_graphs: bool,
     swap: str,
-    swap_by_layer: bool,
     check: bool,
 ) -> MeasuredExecutor:
     """Return a warmed-up executor with weights and pools."""
@@ -218,15 +206,7 @@ def _equipped(
         strategy=swap,
         poisoned=check,
     )
-    executor = MeasuredExecutor(
-        scheduler,
-        weights,
-        pools,
-        TokenIds(spec.vocab, system.seed),
-        longest=longest,
-        attention=attention,
-        swap_by_layer=swap_by_layer,
-    )
+    executor = MeasuredExecutor(scheduler, weights, pools, TokenIds(spec.vocab, system.seed), longest=longest)
     # The scheduler has resolved options left open; static batching has neither limit.
     most = getattr(scheduler, "max_num_seqs", 256)
     if cuda_graphs:

@@ -23,7 +23,6 @@ def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int
     decodes = _sizes(min(most_sequences, 256)) if on_gpu else [1, 3]
     prompts = _sizes(most_tokens) if on_gpu else [2, 17]
     for batch in decodes:
-        # Contexts must fit into the cache, since a gathered batch takes as much memory again.
         held = min(longest, executor.pools.num_blocks * executor.pools.block_size // batch)
         for context in {1, max(1, held)}:
             _run(executor, [1] * batch, context)
@@ -65,7 +64,7 @@ def _try_splits(executor: MeasuredExecutor) -> None:
         (1, spec.heads, spec.head_dim), dtype=executor.model.dtype, device=executor.model.device
     )
     for splits in (1, 2, 16):
-        attend = CachedAttention(pools, batch, executor.attention, num_splits=splits)
+        attend = CachedAttention(pools, batch, num_splits=splits)
         attend.decode(0, queries, batch.tables, batch.decode_lengths, torch.empty_like(queries))
 
 
@@ -76,7 +75,5 @@ def _move(executor: MeasuredExecutor) -> None:
             pairs = [(block, block) for block in range(count)]
             pools.swap_out(pairs)
             pools.swap_in(pairs)
-            if executor.swap_by_layer:
-                pools.swap_by_layer(pairs, pairs).join_all()
     if pools.num_blocks > 1:
         pools.copy([(0, 1)])

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING
 from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
-from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.cluster import (
     ClusterResult,
     imbalances,
@@ -20,12 +19,10 @@ from pagesim.experiments.clusters.cluster import (
     replica_table,
     together,
 )
-from pagesim.experiments.clusters.handover import Lease, Pulls
-from pagesim.experiments.clusters.links import link_of, parse_pull_link
+from pagesim.experiments.clusters.handover import Pulls
 from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
-from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
-from pagesim.experiments.clusters.routers import Router, find_router
-from pagesim.hardware import Link, gpu
+from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, replay_pools
+from pagesim.experiments.clusters.routers import Router
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S
 from pagesim.setup.server import ProgressCallback
@@ -91,49 +88,25 @@ def run_pools(
     system: System,
     trace: Trace,
     *,
-    prefill: int,
-    decode: int,
-    prefill_router: str | Router = "round-robin",
-    decode_router: str | Router = "round-robin",
-    link: str | None = None,
-    lease: int = LEASE_S,
-    handover: float = 0.0,
     steps: bool = False,
     progress: ProgressCallback | None = None,
+    **pools: Any,
 ) -> ClusterResult:
     """Replay a trace on two pools of replicas of the same system.
 
     Args:
         system: configuration of each replica.
         trace: requests.
-        prefill: see `simulate_pools`.
-        decode: see `simulate_pools`.
-        prefill_router: see `simulate_pools`.
-        decode_router: see `simulate_pools`.
-        link: see `simulate_pools`.
-        lease: see `simulate_pools`.
-        handover: see `simulate_pools`.
         steps: whether the result includes the replicas' steps.
         progress: callback for a progress bar.
+        **pools: fields of `PoolOptions`.
 
     Raises:
         PagesimError: an option, the trace or their combination is invalid, or a router returns nonsense.
     """
     started = time.perf_counter()
-    if not 0 <= lease <= LEASE_MOST_S:
-        raise PagesimError(f"lease is {lease}; it must be from 0 to {LEASE_MOST_S} seconds")
-    if not 0 <= handover <= LEASE_MOST_S:
-        raise PagesimError(f"handover is {handover:g}; it must be from 0 to {LEASE_MOST_S} seconds")
-    options = PoolOptions(
-        prefill,
-        decode,
-        find_router(prefill_router),
-        find_router(decode_router),
-        parse_pull_link(link) if link is not None else link_of(gpu(system.gpu)),
-        Lease(lease),
-        handover,
-    )
-    check_pools(int(trace.n.max(initial=1)), options)
+    options = PoolOptions(**pools)
+    options.check(trace)
     setting = prepare(system, trace)
     accounts: list[PoolSteps] = []
 
@@ -144,31 +117,32 @@ def run_pools(
     replayed = replay_pools(setting, options, progress=progress, account=account if steps else None)
     of_requests, columns = setting.summary(replayed.log, np.array(replayed.pulls.prefiller, np.int64))
     columns |= _pull_columns(replayed.pulls)
-    pools = {
-        "prefill": (replayed.prefillers, replayed.pulls.prefiller, prefill_router),
-        "decode": (replayed.decoders, replayed.pulls.decoder, decode_router),
+    both = {
+        "prefill": (replayed.prefillers, replayed.pulls.prefiller, options.prefill_router),
+        "decode": (replayed.decoders, replayed.pulls.decoder, options.decode_router),
     }
+    servers = [*replayed.prefillers, *replayed.decoders]
     of_pool = {
-        name: replica_table(servers, columns, np.array(went_to, np.int64))
-        for name, (servers, went_to, _) in pools.items()
+        name: replica_table(of, columns, np.array(went_to, np.int64))
+        for name, (of, went_to, _) in both.items()
     }
     summary: dict[str, Any] = {
         "policy": system.policy,
         "cluster": {
-            "replicas": prefill + decode,
+            "replicas": len(servers),
             **{
                 name: {
-                    "replicas": len(servers),
+                    "replicas": len(of),
                     "router": name_of(router),
                     "imbalance": imbalances(of_pool[name]),
                 }
-                for name, (servers, _, router) in pools.items()
+                for name, (of, _, router) in both.items()
             },
-            "lease_s": lease,
-            "handover_s": handover,
+            "lease_s": options.lease,
+            "handover_s": options.handover,
         },
-        **together(setting, [*replayed.prefillers, *replayed.decoders], of_requests, started),
-        "pulls": _pulls(setting, replayed, options.link),
+        **together(setting, servers, of_requests, started),
+        "pulls": _pulls(setting, replayed),
     }
     return ClusterResult(
         system,
@@ -178,14 +152,11 @@ def run_pools(
         (
             *setting.notes(),
             NOT_CHECKED,
-            options.link.note,
-            *(note for servers, _, _ in pools.values() for server in servers for note in server.leak_notes()),
+            replayed.link.note,
+            *(note for server in servers for note in server.leak_notes()),
         ),
         tables(accounts) if steps else None,
     )
-
-
-LEASE_MOST_S = 10**6
 
 
 def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
@@ -205,9 +176,9 @@ def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict[str, Any]:
+def _pulls(setting: PreparedSystem, replayed: ReplayedPools) -> dict[str, Any]:
     """Return the part of a summary that covers the pulls."""
-    pulls, sized = replayed.pulls, setting.config.capacity
+    pulls, link, sized = replayed.pulls, replayed.link, setting.config.capacity
     begun, over, prefilled = (
         np.asarray(each, np.int64) for each in (pulls.begun, pulls.over, pulls.prefilled)
     )

@@ -12,21 +12,18 @@ from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import IterationShape
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.data_parallel import Watch, no_watch
 from pagesim.experiments.clusters.engine import Replica
-from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
+from pagesim.experiments.clusters.fleet import Deployment, Watch, no_watch
 from pagesim.experiments.clusters.routers import RoundRobin, Router
-from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.sglang.attention_group import AttentionGroup, SglangRank
 from pagesim.scheduling.sglang.hicache import HiCacheController
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.setup.prepare import PreparedSystem
-from pagesim.setup.server import ProgressCallback, Server
+from pagesim.setup.server import ProgressCallback
 from pagesim.sim.executor import shape_of
 from pagesim.sim.process import Decision, Events, start
-from pagesim.workloads.trace import IntColumn
 
 MOST_EMPTY_TURNS = 300
 """Maximum number of consecutive turns without a batch while prompts are held back and nothing runs."""
@@ -164,8 +161,8 @@ class AttentionTurns:
         yield Decision(environment, 0)  # requests sent because others finished may arrive at once
 
 
-class AttentionDataParallel:
-    """The ranks of attention DP, which can be replayed once; requests go to them in turn.
+class AttentionDataParallel(Deployment):
+    """The ranks of attention DP; requests go to them in turn.
 
     Args:
         setting: what the ranks have in common.
@@ -174,7 +171,6 @@ class AttentionDataParallel:
         progress: callback for a progress bar.
 
     Attributes:
-        servers: the ranks' engines with their accounting.
         turns: the event loop that the ranks share.
     """
 
@@ -189,34 +185,10 @@ class AttentionDataParallel:
         options = setting.config.options
         assert isinstance(options, SglangOptions)
         size = options.attn_dp_size
-        self._fleet = fleet = Fleet(setting, log)
-        self._pool = ReplicaPool(fleet, RoundRobin(), size)
+        super().__init__(setting, log, RoundRobin(), size, watch=watch, progress=progress)
         self.turns = AttentionTurns(size)
-        self.servers: list[Server] = []
-        for number, counted in enumerate(counting(progress, size)):
-            routed = AddedArrivals(fleet.whole)
-            rank = AttentionRank(
-                *(number, self._pool.states, routed, fleet.prompts, fleet.tell), turns=self.turns
-            )
-            self._pool.replicas.append(rank)
-            observers, consume = watch(number, routed)
-            observing = [*observers, *counted]
-            self.servers.append(
-                fleet.add(rank, setting, log, observers=observing, consume=consume, lock_step=True)
-            )
-
-    @property
-    def went_to(self) -> IntColumn:
-        """The rank of each trace row, ``[N]``; -1 for none."""
-        return self._pool.went_to
-
-    def replay(self) -> None:
-        """Replay the whole trace.
-
-        Raises:
-            PagesimError: as `Fleet.run`.
-        """
-        self._fleet.run(self._pool)
+        for _ in range(size):
+            self.add(AttentionRank(*self._pool.known(), turns=self.turns), setting, lock_step=True)
 
     def summary(self) -> dict[str, Any]:
         """Return how many passes, dummy batches and waves the ranks ran."""

@@ -18,7 +18,7 @@ from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.attention_ranks import AttentionDataParallel, check_round_robin
 from pagesim.experiments.clusters.data_parallel import DataParallel, check_router
-from pagesim.experiments.clusters.fleet import MOST_REPLICAS, replay_together
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Deployment, independent_replicas
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.drafts import Speculation
@@ -128,23 +128,20 @@ def run_cluster(
     setting = prepare(system, trace)
     log = setting.new_log()
     chosen = find_router(router or "round-robin")
-    of_ranks: dict[str, Any] = {}
-    deployment: DataParallel | AttentionDataParallel | None = None
+    deployment: Deployment
     balanced = ""
     if option == "data_parallel_size" and ranks > 1:
         balanced = check_router(setting, router)
         deployment = DataParallel(setting, log, chosen, progress=progress)
-    elif ranks > 1:
-        balanced = check_round_robin(setting, router)
-        if option == "attn_dp_size":
-            deployment = AttentionDataParallel(setting, log, progress=progress)
-    if deployment is not None:
-        deployment.replay()
-        servers, replica_of = deployment.servers, deployment.went_to
-        router, of_ranks = balanced or router, deployment.summary()
     else:
-        router = balanced or router
-        servers, replica_of = replay_together(setting, log, chosen, replicas, progress)
+        if ranks > 1:
+            balanced = check_round_robin(setting, router)
+        if ranks > 1 and option == "attn_dp_size":
+            deployment = AttentionDataParallel(setting, log, progress=progress)
+        else:
+            deployment = independent_replicas(setting, log, chosen, replicas, progress)
+    deployment.replay()
+    servers, replica_of = deployment.servers, deployment.went_to
     of_requests, columns = setting.summary(log, replica_of)
     columns = {**columns, "replica": replica_of}
     table = replica_table(servers, columns, replica_of)
@@ -152,9 +149,9 @@ def run_cluster(
         "policy": system.policy,
         "cluster": {
             "replicas": replicas,
-            "router": name_of(router or "round-robin"),
+            "router": balanced or name_of(router or "round-robin"),
             "imbalance": imbalances(table),
-            **of_ranks,
+            **deployment.summary(),
         },
         **together(setting, servers, of_requests, started),
     }

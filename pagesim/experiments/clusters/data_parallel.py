@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.balancer import LoadBalancer, WholeRequests
 from pagesim.experiments.clusters.coordinator import Coordinator
-from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
+from pagesim.experiments.clusters.fleet import Deployment, Watch, no_watch
 from pagesim.experiments.clusters.lock_step import LockStep, LockStepRank
 from pagesim.experiments.clusters.messages import Messages
 from pagesim.experiments.clusters.ranks import Rank, RankGroup
 from pagesim.experiments.clusters.routers import RoundRobin, Router
-from pagesim.scheduling.added import AddedArrivals
-from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.data_parallel import steps_together
 from pagesim.setup.prepare import PreparedSystem
-from pagesim.setup.server import Consume, ProgressCallback, Server
+from pagesim.setup.server import ProgressCallback
 from pagesim.sim.clock import to_ticks
-from pagesim.workloads.trace import IntColumn
 
 SYNC_INTERVAL = 16
 """Default number of steps between the agreements of ranks in lock-step on whether to go on."""
 
-Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
-"""Returns a rank's observers and the consumers of its records, given its number and its requests."""
 
-
-def no_watch(number: int, routed: AddedArrivals) -> tuple[Sequence[Observer], Sequence[Consume]]:
-    """Return no observers and no consumers."""
-    return (), ()
-
-
-@dataclass
-class DataParallel:
-    """The ranks of one deployment, which can be replayed once.
+class DataParallel(Deployment):
+    """The ranks of one deployment of vLLM.
 
     Args:
         setting: what the ranks have in common.
         log: log for the requests' times.
-        router: router in front of the ranks, with external load balancing.
+        router: router in front of the ranks, with external load balancing; round-robin if omitted.
         watch: see `Watch`.
         tables: whether blocks need numbers.
         progress: callback for a progress bar.
 
     Attributes:
-        servers: the ranks' engines with their accounting.
         ranks: the processes that run the engines.
         coordinator: publisher of the ranks' load.
         balancer: vLLM's load balancer; None if a router replaces it.
@@ -59,80 +45,46 @@ class DataParallel:
         PagesimError: options contradict each other.
     """
 
-    setting: PreparedSystem
-    log: RequestLog
-    router: Router | None = None
-    watch: Watch = no_watch
-    tables: bool = False
-    progress: ProgressCallback | None = None
-
-    def __post_init__(self) -> None:
-        setting, options = self.setting, self.setting.config.options
+    def __init__(
+        self,
+        setting: PreparedSystem,
+        log: RequestLog,
+        router: Router | None = None,
+        *,
+        watch: Watch = no_watch,
+        tables: bool = False,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        options = setting.config.options
         assert isinstance(options, VllmV1Options)
         size, together = options.ranks, steps_together(setting.config.model, options)
-        self._fleet = Fleet(setting, self.log)
+        self.balancer = None if options.balancing == "external" else balancer_of(setting)
+        of_all = self.balancer or WholeRequests(router or RoundRobin(), setting.request_of)
+        super().__init__(setting, log, of_all, size, watch=watch, progress=progress)
         environment = self._fleet.environment
         messages = Messages(environment, to_ticks(options.data_parallel_latency or 0.0))
         self.coordinator = Coordinator(messages, size, lock_step=together)
         self.coordinator.start_wave = self._start_wave
+        if self.balancer is not None:
+            self.coordinator.publish = self.balancer.publish
         self.lock_step: LockStep | None = None
         if together:
             self.lock_step = LockStep(environment, size, options.dp_sync_interval or SYNC_INTERVAL)
-        self.balancer: LoadBalancer | None = None
-        router: Router = WholeRequests(self.router or RoundRobin(), setting.request_of)
-        if options.balancing != "external":
-            self.balancer = router = balancer_of(setting)
-            self.coordinator.publish = self.balancer.publish
-        self._pool = ReplicaPool(self._fleet, router, size)
-        self._group = RankGroup(messages, self.coordinator, self.balancer)
-        self.servers: list[Server] = []
+        group = RankGroup(messages, self.coordinator, self.balancer)
         self.ranks: list[Rank] = []
-        self._counting = counting(self.progress, size)
         settings: dict[tuple[int, int], PreparedSystem] = {}
         for number in range(size):
             # Ranks differ where the experts cannot be split evenly.
             of_rank = replace(setting.config, other_cost=setting.config.cost, rank=number)
             held = of_rank.model.expert_shares(setting.config.system.tensor_parallel_size)
-            if not settings:
-                settings[held] = setting
-            elif held not in settings:
-                settings[held] = replace(setting, config=of_rank)
-            self._add(number, settings[held])
-
-    def _add(self, number: int, setting: PreparedSystem) -> None:
-        fleet, states = self._fleet, self._pool.states
-        known = number, states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell
-        if self.lock_step is None:
-            rank = Rank(*known, group=self._group)
-        else:
-            rank = LockStepRank(*known, group=self._group, lock_step=self.lock_step)
-        self._pool.replicas.append(rank)
-        self.ranks.append(rank)
-        observers, consume = self.watch(number, rank.routed)
-        self.servers.append(
-            fleet.add(
-                rank,
-                setting,
-                self.log,
-                observers=[*observers, *self._counting[number]],
-                consume=consume,
-                tables=self.tables,
-                lock_step=self.lock_step is not None,
-            )
-        )
-
-    @property
-    def went_to(self) -> IntColumn:
-        """The rank of each trace row, ``[N]``; -1 for none."""
-        return self._pool.went_to
-
-    def replay(self) -> None:
-        """Replay the whole trace.
-
-        Raises:
-            PagesimError: as `Fleet.run`.
-        """
-        self._fleet.run(self._pool)
+            if held not in settings:
+                settings[held] = replace(setting, config=of_rank) if settings else setting
+            if self.lock_step is None:
+                rank = Rank(*self._pool.known(), group=group)
+            else:
+                rank = LockStepRank(*self._pool.known(), group=group, lock_step=self.lock_step)
+            self.ranks.append(rank)
+            self.add(rank, settings[held], tables=tables, lock_step=together)
 
     def summary(self) -> dict[str, Any]:
         """Return how many passes, dummy batches and waves ranks in lock-step ran; empty for other ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import simpy
@@ -22,6 +23,14 @@ from pagesim.sim.sending import ClosedLoop, send_at
 from pagesim.workloads.trace import IntColumn
 
 MOST_REPLICAS = 4096
+
+Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
+"""Returns a replica's observers and the consumers of its records, given its number and its requests."""
+
+
+def no_watch(number: int, routed: AddedArrivals) -> tuple[Sequence[Observer], Sequence[Consume]]:
+    """Return no observers and no consumers."""
+    return (), ()
 
 
 class Fleet:
@@ -59,37 +68,17 @@ class Fleet:
         """Return when the client of a trace row disconnects, in ticks; None if it does not."""
         return self._leaving.get(row) if self._clients is None else self._clients.abort_time(row)
 
-    def add(
-        self,
-        replica: Replica,
-        setting: PreparedSystem,
-        log: RequestLog,
-        *,
-        observers: Sequence[Observer] = (),
-        consume: Sequence[Consume] = (),
-        tables: bool = False,
-        lock_step: bool = False,
-    ) -> Server:
+    def add(self, replica: Replica, setting: PreparedSystem, log: RequestLog, **how: Any) -> Server:
         """Start an engine; return its server.
 
         Args:
-            replica: process that runs the engine.
+            replica: process that runs the engine and observes it.
             setting: system of its pool.
             log: log for its requests' times.
-            observers: additional observers.
-            consume: consumers of its records.
-            tables: see `Server`.
-            lock_step: see `Server`.
+            **how: further options of `Server`.
         """
-        server = Server(
-            setting,
-            log,
-            replica.routed,
-            observers=[replica, *observers],
-            consume=consume,
-            tables=tables,
-            lock_step=lock_step,
-        )
+        observers = [replica, *how.pop("observers", ())]
+        server = Server(setting, log, replica.routed, observers=observers, **how)
         replica.start(self.environment, server.engine)
         self._started.append((replica, server))
         return server
@@ -126,7 +115,7 @@ class ReplicaPool:
 
     Attributes:
         states: what the router may know of the replicas.
-        replicas: the replicas, which the caller adds.
+        replicas: the replicas added so far.
         went_to: replica of each trace row, ``[N]``; -1 for none.
     """
 
@@ -136,6 +125,16 @@ class ReplicaPool:
         self.went_to: IntColumn = np.full(len(fleet.setting.trace), -1, np.int64)
         self._fleet = fleet
         self._router = router
+
+    def known(self) -> tuple[int, Replicas, AddedArrivals, list[int], Callable[[int, int], None] | None]:
+        """Return the arguments of the next `Replica` to add."""
+        fleet = self._fleet
+        return len(self.replicas), self.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell
+
+    def add(self, replica: Replica, setting: PreparedSystem, log: RequestLog, **how: Any) -> Server:
+        """Add a replica and start its engine, as `Fleet.add`; return its server."""
+        self.replicas.append(replica)
+        return self._fleet.add(replica, setting, log, **how)
 
     def route(self, index: int, now: int) -> None:
         """Submit a request to the replica that the router chooses.
@@ -158,32 +157,73 @@ class ReplicaPool:
         self.replicas[number].submit(index, row, now, self._fleet.leaves(row))
 
 
-def replay_together(
-    setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
-) -> tuple[list[Server], IntColumn]:
-    """Replay replicas of a system behind a router; return their servers and each row's replica.
+class Deployment:
+    """Replicas of a system behind a router, which can be replayed once.
 
     Args:
         setting: what the replicas have in common.
         log: log for the requests' times.
         router: router to ask at each arrival.
-        replicas: number of replicas.
+        size: number of replicas.
+        watch: see `Watch`.
         progress: callback for a progress bar.
 
-    Raises:
-        PagesimError: the router returns nonsense.
+    Attributes:
+        servers: the replicas' engines with their accounting.
     """
-    fleet = Fleet(setting, log)
-    pool = ReplicaPool(fleet, router, replicas)
-    servers = []
-    for number, counted in enumerate(counting(progress, replicas)):
-        replica = Replica(number, pool.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell)
-        pool.replicas.append(replica)
-        servers.append(fleet.add(replica, setting, log, observers=counted))
-    fleet.run(pool)
-    return servers, pool.went_to
+
+    def __init__(
+        self,
+        setting: PreparedSystem,
+        log: RequestLog,
+        router: Router,
+        size: int,
+        *,
+        watch: Watch = no_watch,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self.servers: list[Server] = []
+        self._fleet = Fleet(setting, log)
+        self._pool = ReplicaPool(self._fleet, router, size)
+        self._log, self._watch = log, watch
+        # One observer counts the ended requests of all replicas.
+        self._counting = [] if progress is None else [ProgressObserver(progress)]
+
+    def add(self, replica: Replica, setting: PreparedSystem, **how: Any) -> None:
+        """Add a replica, with further options of its `Server`."""
+        observers, consume = self._watch(len(self.servers), replica.routed)
+        observing = [*observers, *self._counting]
+        self.servers.append(
+            self._pool.add(replica, setting, self._log, observers=observing, consume=consume, **how)
+        )
+
+    @property
+    def went_to(self) -> IntColumn:
+        """The replica of each trace row, ``[N]``; -1 for none."""
+        return self._pool.went_to
+
+    def replay(self) -> None:
+        """Replay the whole trace.
+
+        Raises:
+            PagesimError: as `Fleet.run`.
+        """
+        self._fleet.run(self._pool)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a summary says of the replicas besides their load."""
+        return {}
 
 
-def counting(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
-    """Return each replica's observers, which together report the number of ended requests to ``progress``."""
-    return [[] if progress is None else [ProgressObserver(progress)]] * replicas
+def independent_replicas(
+    setting: PreparedSystem,
+    log: RequestLog,
+    router: Router,
+    size: int,
+    progress: ProgressCallback | None = None,
+) -> Deployment:
+    """Return replicas that know nothing of each other; see `Deployment`."""
+    deployment = Deployment(setting, log, router, size, progress=progress)
+    for _ in range(size):
+        deployment.add(Replica(*deployment._pool.known()), setting)
+    return deployment

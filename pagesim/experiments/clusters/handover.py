@@ -20,39 +20,6 @@ from pagesim.sim.process import ArrivalEvent, Events, HandoverEvent, start
 from pagesim.workloads.trace import IntColumn
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """How long a prefiller holds blocks that no decoder pulls.
-
-    From a request's arrival at its decoder until its blocks are pulled, the decoder renews the lease at least
-    every ``seconds // 6`` seconds, each time to two thirds of ``seconds``. So a lease ends only if no decoder
-    knows of the request, or if two thirds of ``seconds`` are less than a whole second.
-
-    Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py,
-    ``build_connector_meta``, and base_worker.py, ``_handle_heartbeat``.
-
-    Attributes:
-        seconds: length of the lease in whole seconds; with 0, blocks are not held at all.
-    """
-
-    seconds: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether a prefiller holds blocks at all."""
-        return self.seconds > 0
-
-    @property
-    def is_renewed(self) -> bool:
-        """Whether heartbeats keep the lease from ending."""
-        return self.seconds * 2 // 3 > 0
-
-    @property
-    def ticks(self) -> int:
-        """The length of the lease, in ticks."""
-        return self.seconds * TICKS_PER_SECOND
-
-
 @dataclass(slots=True)
 class Pulls:
     """What happened to handovers, by trace row, ``[N]``; -1 for what has not happened.
@@ -88,13 +55,21 @@ class Pulls:
 class Handover:
     """Moves requests from prefillers to decoders, on one clock.
 
+    A prefiller holds blocks that no decoder pulls for the length of their lease. From a request's arrival at
+    its decoder until its blocks are pulled, the decoder renews the lease at least every ``lease // 6``
+    seconds, each time to two thirds of ``lease``. So a lease ends only if no decoder knows of the request, or
+    if two thirds of ``lease`` are less than a whole second.
+
+    Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py,
+    ``build_connector_meta``, and base_worker.py, ``_handle_heartbeat``.
+
     Args:
         fleet: all replicas.
         pulls: record of what happens.
         prefill: pool that requests come from.
         decode: pool that requests go to.
         ports: network ports of the replicas.
-        lease: lease on the blocks that prefillers hold.
+        lease: length of a lease in whole seconds; with 0, blocks are not held at all.
         delay: ticks from a prefiller's response until the decoder has the request.
         over: called when a request has finished for its client, with its row, the time and its final status.
     """
@@ -106,7 +81,7 @@ class Handover:
         prefill: ReplicaPool,
         decode: ReplicaPool,
         ports: Ports,
-        lease: Lease,
+        lease: int,
         delay: int,
         over: Callable[[int, int, Status], None],
     ) -> None:
@@ -129,7 +104,7 @@ class Handover:
             self._over(row, now, status)
             return
         self.pulls.prefilled[row] = now
-        if keeps and self._lease.holds:
+        if keeps and self._lease:
             self._held.add(row)
             start(self._environment, self._end_lease(row))
         heappush(self._ready, (now + self._delay, row))
@@ -138,7 +113,7 @@ class Handover:
     def pull(self, request: EngineRequest, blocks: int, now: int) -> int:
         """Start pulling a request's blocks to its decoder; return when they arrive, in ticks."""
         row, pulls = request.row, self.pulls
-        if self._lease.holds and row not in self._held:
+        if self._lease and row not in self._held:
             pulls.outcomes["pulled_late"] += 1
         over = self._ports.pull(int(self._prefill.went_to[row]), int(self._decode.went_to[row]), blocks, now)
         pulls.begun[row], pulls.over[row], pulls.blocks[row] = now, over, blocks
@@ -181,7 +156,8 @@ class Handover:
             prefiller.acknowledge(row, int(self._environment.now))
 
     def _end_lease(self, row: int) -> Events:
-        yield ArrivalEvent(self._environment, self._lease.ticks)
-        if row in self._held and not (row in self._known and self._lease.is_renewed):
+        yield ArrivalEvent(self._environment, self._lease * TICKS_PER_SECOND)
+        is_renewed = row in self._known and self._lease * 2 // 3 > 0
+        if row in self._held and not is_renewed:
             self.pulls.outcomes["lease_ended"] += 1
             self._let_go(row)

@@ -10,12 +10,20 @@ from pagesim.sim.clock import to_ticks
 INFINITE = "infinite"
 
 
-def parse_pull_link(text: str) -> Link:
-    """Parse each GPU's link from ``BANDWIDTH[:LATENCY]``, or ``infinite`` for transfers that take no time.
+def pull_link(text: str | None, gpu: GpuSpec) -> Link:
+    """Return each GPU's link to those of other replicas.
+
+    Args:
+        text: ``BANDWIDTH[:LATENCY]``, or ``infinite`` for transfers that take no time; None for the
+            datasheet's link to another GPU in the same server.
+        gpu: the GPUs.
 
     Raises:
         PagesimError: the text has neither form.
     """
+    if text is None:
+        peer, note = gpu.peer, f"link between replicas: {gpu.name} to {gpu.name}, {gpu.peer.note}"
+        return Link(peer.bytes_per_s, peer.latency_s, note)
     if text == INFINITE:
         return Link(float("inf"), 0.0, "link infinite: pulls take no time")
     try:
@@ -23,13 +31,6 @@ def parse_pull_link(text: str) -> Link:
     except ValueError as error:
         raise PagesimError(f"link is {brief(text, 200)}: {error}, or {INFINITE}") from None
     return Link(link.bytes_per_s, link.latency_s, f"link {text}: as given, for each GPU")
-
-
-def link_of(gpu: GpuSpec) -> Link:
-    """Return the link between a GPU and another one in the same server, from its datasheet."""
-    peer = gpu.peer
-    note = f"link between replicas: {gpu.name} to {gpu.name}, {peer.note}"
-    return Link(peer.bytes_per_s, peer.latency_s, note)
 
 
 class Ports:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, ReplicaPool
-from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
-from pagesim.experiments.clusters.links import Ports
+from pagesim.experiments.clusters.handover import Handover, Pulls
+from pagesim.experiments.clusters.links import Ports, pull_link
 from pagesim.experiments.clusters.pool_replicas import PoolReplica, Prefiller
-from pagesim.experiments.clusters.routers import Router
-from pagesim.hardware import Link
+from pagesim.experiments.clusters.routers import Router, find_router
+from pagesim.hardware import Link, gpu
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
@@ -22,8 +22,13 @@ from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.request import Status
 from pagesim.scheduling.traits import Pool as PoolName
 from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.scenario import LEASE_S
 from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
+from pagesim.workloads.trace import Trace
+
+MOST_S = 10**6
+"""Maximum length of a lease and of a handover, in seconds."""
 
 MakeAccount = Callable[[PreparedSystem, int, AddedArrivals], Consume]
 """Makes the consumer of a replica's chunks, given its pool's system, its index there and its requests."""
@@ -36,18 +41,36 @@ class PoolOptions:
     Attributes:
         prefill, decode: number of replicas in each pool.
         prefill_router, decode_router: routers, asked when a request arrives and when its prefill is done.
-        link: link of each GPU.
-        lease: lease on the blocks that prefillers hold.
-        handover_s: seconds from a prefiller's response until a decoder has the request.
+        link: link of each GPU, as `pull_link` reads it.
+        lease: seconds for which a prefiller holds blocks that no decoder asks for; 0 to hold none.
+        handover: seconds from a prefiller's response until a decoder has the request.
     """
 
     prefill: int
     decode: int
-    prefill_router: Router
-    decode_router: Router
-    link: Link
-    lease: Lease
-    handover_s: float = 0.0
+    prefill_router: str | Router = "round-robin"
+    decode_router: str | Router = "round-robin"
+    link: str | None = None
+    lease: int = LEASE_S
+    handover: float = 0.0
+
+    def check(self, trace: Trace) -> None:
+        """Reject impossible pools, and traces whose requests have several samples.
+
+        Raises:
+            PagesimError: a number is out of bounds, or the trace has such requests.
+        """
+        for name, count in (("prefill", self.prefill), ("decode", self.decode)):
+            if not 1 <= count <= MOST_REPLICAS:
+                raise PagesimError(f"{name} is {count}; it must be from 1 to {MOST_REPLICAS}")
+        for name, seconds in (("lease", self.lease), ("handover", self.handover)):
+            if not 0 <= seconds <= MOST_S:
+                raise PagesimError(f"{name} is {seconds:g}; it must be from 0 to {MOST_S} seconds")
+        if (samples := int(trace.n.max(initial=1))) > 1:
+            raise PagesimError(
+                f"a request has {samples} samples; prefill apart from decode hands each prompt over for one: "
+                "n must be 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +81,14 @@ class ReplayedPools:
         prefillers, decoders: the engines with their accounting.
         pulls: transfers of KV blocks from prefillers to decoders.
         log: what the requests' clients observed.
+        link: link of each GPU.
     """
 
     prefillers: list[Server]
     decoders: list[Server]
     pulls: Pulls
     log: RequestLog
+    link: Link
 
 
 class TwiceContents(Contents):
@@ -122,16 +147,17 @@ def replay_pools(
         if fleet.tell is not None:
             fleet.tell(row, now)
 
-    prefill = ReplicaPool(fleet, options.prefill_router, options.prefill)
-    decode = ReplicaPool(fleet, options.decode_router, options.decode)
+    link = pull_link(options.link, gpu(setting.config.system.gpu))
+    prefill = ReplicaPool(fleet, find_router(options.prefill_router), options.prefill)
+    decode = ReplicaPool(fleet, find_router(options.decode_router), options.decode)
     handover = Handover(
         fleet,
         pulls,
         prefill,
         decode,
-        Ports(options.link, setting.config.capacity.block_bytes),
+        Ports(link, setting.config.capacity.block_bytes),
         options.lease,
-        to_ticks(options.handover_s),
+        to_ticks(options.handover),
         over,
     )
     servers: dict[PoolName, list[Server]] = {"prefill": [], "decode": []}
@@ -139,15 +165,14 @@ def replay_pools(
     def add(name: PoolName, pool: ReplicaPool, replica: PoolReplica, of_pool: RequestLog) -> None:
         of = replace(setting, pool=name)
         accounts = [] if account is None else [account(of, len(pool.replicas), replica.routed)]
-        pool.replicas.append(replica)
-        servers[name].append(fleet.add(replica, of, of_pool, consume=accounts))
+        servers[name].append(pool.add(replica, of, of_pool, consume=accounts))
 
     for number in range(options.prefill):
         routed = AddedArrivals(_only_first_tokens(whole))
         prefiller = Prefiller(number, prefill.states, routed, fleet.prompts, leave=handover.left_prefiller)
         add("prefill", prefill, prefiller, of_prefill)
         assert isinstance(prefiller.connector, PrefillConnector)
-        prefiller.connector.holds = options.lease.holds
+        prefiller.connector.holds = options.lease > 0
     for number in range(options.decode):
         routed = AddedArrivals(whole)
         decoder = PoolReplica(number, decode.states, routed, fleet.prompts, leave=handover.left_decoder)
@@ -157,27 +182,7 @@ def replay_pools(
     fleet.run(prefill)
     pulls.prefiller, pulls.decoder = prefill.went_to, decode.went_to
     _add_times(log, of_prefill, of_decode)
-    return ReplayedPools(servers["prefill"], servers["decode"], pulls, log)
-
-
-def check_pools(trace_samples: int, options: PoolOptions) -> None:
-    """Reject pools without or with too many replicas, and requests with several samples.
-
-    Args:
-        trace_samples: the largest number of samples of any request.
-        options: configuration of the pools.
-
-    Raises:
-        PagesimError: a pool's size or the number of samples is invalid.
-    """
-    for name, count in (("prefill", options.prefill), ("decode", options.decode)):
-        if not 1 <= count <= MOST_REPLICAS:
-            raise PagesimError(f"{name} is {count}; it must be from 1 to {MOST_REPLICAS}")
-    if trace_samples > 1:
-        raise PagesimError(
-            f"a request has {trace_samples} samples; prefill apart from decode hands each prompt over for "
-            "one: n must be 1"
-        )
+    return ReplayedPools(servers["prefill"], servers["decode"], pulls, log, link)
 
 
 def _only_first_tokens(whole: Arrivals) -> Arrivals:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
+from pagesim.costs import EngineTime, Profiled, Roofline
 from pagesim.costs.profiles import BLOCK_CURVES, Profile, Reached, Shape, States, Terms, analytic_profile
 from pagesim.costs.table import Table, bilinear, constant
 from pagesim.experiments.fit.equations import COLUMNS
@@ -121,16 +121,14 @@ def profile_of(
 
 @dataclass(frozen=True)
 class Costs:
-    """Iteration times of a system for given values, on top of a profile or on their own.
+    """Iteration times of a system for given values.
 
     Attributes:
         system: the serving system.
-        start: profile of the system's operators; None to fit everything.
         block_size: tokens per block in the system.
     """
 
     system: System
-    start: Profile | None
     block_size: int
 
     @cached_property
@@ -139,34 +137,25 @@ class Costs:
         return EngineConfig(self.system)
 
     @classmethod
-    def of(cls, system: System, start: Profile | None, load: RecordedRun) -> Costs:
+    def of(cls, system: System, load: RecordedRun) -> Costs:
         """Return the costs of a system that served a load.
 
         Raises:
-            PagesimError: an option of the system is invalid, or the profile is for another system.
+            PagesimError: an option of the system is invalid.
         """
-        config = prepare(served_as(load, system), load.trace()).config
-        made = cls(system, start, config.capacity.block_size)
-        made.cost(np.full(len(COLUMNS), 1e-3))  # fails early if system and profile do not match
-        return made
+        return cls(system, prepare(served_as(load, system), load.trace()).config.capacity.block_size)
 
     @property
-    def forms(self) -> tuple[tuple[str, ...], ...]:
-        """The columns to fit, one tuple per form of the model, starting with the plain form."""
-        end = COLUMNS[-1]
-        if self.start is not None:
-            return ((*AFFINE[:2], end),)
-        return ((*AFFINE, end), (*(name for name in COLUMNS if name != "prompt_tokens"),))
+    def forms(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns to fit in the plain form, and in the form with a curve over tokens."""
+        return ((*AFFINE, COLUMNS[-1]), tuple(name for name in COLUMNS if name != "prompt_tokens"))
 
     def profile(self, values: Floats) -> Profile:
         """Return the profile of these values, ordered as ``COLUMNS``."""
         named = dict(zip(COLUMNS, values.tolist(), strict=True))
         iteration_s, *others = (named[name] for name in (*AFFINE, PAIRS))
-        iteration_s = max(iteration_s, SHORTEST_S)
-        if self.start is not None:
-            return self.start.with_overhead(iteration_s, others[0])
         return profile_of(
-            Coefficients(iteration_s, *others),
+            Coefficients(max(iteration_s, SHORTEST_S), *others),
             self.config.model,
             tp=self.system.tensor_parallel_size,
             kv_dtype=self.config.kv_dtype,
@@ -177,11 +166,13 @@ class Costs:
 
     def cost(self, values: Floats) -> Profiled:
         """Return the cost model of these values."""
-        return self._priced(self.profile(values))
-
-    def kernels(self) -> CostModel | None:
-        """Return the cost of the operators alone; None if they are fitted, too."""
-        return None if self.start is None else self._priced(self.start.with_overhead(0.0))
+        return Profiled(
+            self.profile(values),
+            self.config.model,
+            tp=self.system.tensor_parallel_size,
+            block_size=self.block_size,
+            kv_dtype=self.config.kv_dtype,
+        )
 
     def context_s(self) -> float | None:
         """Return seconds per token of context from the GPU's datasheet; None if no GPU was given."""
@@ -214,16 +205,6 @@ class Costs:
             block_sizes=(self.block_size,),
         )
         return by_datasheet.terms
-
-    def _priced(self, profile: Profile) -> Profiled:
-        system = self.system
-        return Profiled(
-            profile,
-            self.config.model,
-            tp=system.tensor_parallel_size,
-            block_size=self.block_size,
-            kv_dtype=self.config.kv_dtype,
-        )
 
 
 def tokens_table(rises: Sequence[float]) -> Table:

@@ -56,7 +56,7 @@ def equations(
     Args:
         load: the measured load.
         run: simulation of the same load.
-        used: values of ``REGRESSORS`` used in that simulation, besides the times known beforehand.
+        used: values of ``REGRESSORS`` used in that simulation.
         number: index of the load, for groups.
         first: number of leading requests whose log is used; all if omitted.
     """
@@ -77,14 +77,14 @@ def equations(
     return Equations(
         np.vstack(
             [
-                np.column_stack([windows[:, :-1], np.zeros(len(windows))]),
-                np.column_stack([starts[:, :-1], np.ones(len(starts))]),
+                np.column_stack([windows, np.zeros(len(windows))]),
+                np.column_stack([starts, np.ones(len(starts))]),
             ]
         ),
         np.concatenate([(load.last_s - load.first_s)[decoding], load.ttft_s[starting]]),
         # A TTFT also includes the rest of the iteration that runs when the request arrives, although that one
         # counts whole. So the part of the simulated TTFT outside these iterations is taken as known.
-        np.concatenate([windows[:, -1], ttft[starting] / TICKS_PER_SECOND - starts[:, :-1] @ used]),
+        np.concatenate([np.zeros(len(windows)), ttft[starting] / TICKS_PER_SECOND - starts @ used]),
         np.repeat([False, True], [len(windows), len(starts)]),
         np.concatenate([np.flatnonzero(each) for each in (decoding, starting)]) * GROUPS // size
         + number * GROUPS,

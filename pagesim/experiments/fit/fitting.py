@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.costs.profiles import Profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, GROUPS
@@ -52,18 +51,15 @@ class Fitted:
         return float(self.found.errors[COLUMNS.index(name)])
 
 
-def fit(
-    loads: Sequence[RecordedRun], system: System, *, start: Profile | None = None, first: int | None = None
-) -> Fitted:
+def fit(loads: Sequence[RecordedRun], system: System, *, first: int | None = None) -> Fitted:
     """Fit a server's iteration times to its logs.
 
     Seconds of an iteration = a + b · sequences + c · tokens of context + d · prompt tokens + e if there are
-    any of these. On top of a profile only a and b are fitted. TTFT also includes the front end's time.
+    any of these. TTFT also includes the front end's time.
 
     Args:
         loads: several loads of the same server.
         system: the server; its own cost model is ignored.
-        start: profile of the operators.
         first: number of leading requests of each load whose log is used; all if omitted.
 
     Raises:
@@ -73,13 +69,13 @@ def fit(
         raise PagesimError("there is no log to fit to; give at least one")
     for load in loads:
         check(load)
-    costs = Costs.of(system, start, loads[0])
-    plain, *others = costs.forms
-    form, found = plain, search(loads, costs, _first_values(loads, costs), plain, {}, first)
-    for other in others if len(loads) > 1 and not are_alike(found) else ():
-        bent = search(loads, costs, found.values, other, {}, first)
+    costs = Costs.of(system, loads[0])
+    form, curved = costs.forms
+    found = search(loads, costs, _first_values(loads), form, {}, first)
+    if len(loads) > 1 and not are_alike(found):
+        bent = search(loads, costs, found.values, curved, {}, first)
         if bent.describes_better(found):
-            form, found = other, bent
+            form, found = curved, bent
     by_logs = found.errors
     found, sources, notes = settle(loads, costs, form, found, first)
     notes = (*notes, *_at_odds(loads, found))
@@ -102,13 +98,9 @@ def _at_odds(loads: Sequence[RecordedRun], found: SearchResult) -> Iterator[str]
             )
 
 
-def _first_values(loads: Sequence[RecordedRun], costs: Costs) -> Floats:
+def _first_values(loads: Sequence[RecordedRun]) -> Floats:
     """Return initial values: an idle server's TPOT and TTFT are upper bounds of the first two times."""
     values = np.zeros(len(COLUMNS))
-    if costs.start is not None:
-        engine = costs.engine()
-        values[:2] = engine.iteration_s, engine.sequence_s
-        return values
     tpot, a_token = [], []
     for load in loads:
         several = (load.output_tokens > 1) & (load.last_s > load.first_s)

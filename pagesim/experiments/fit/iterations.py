@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs import AttentionSpan, CostModel, Profiled
+from pagesim.costs import AttentionSpan, Profiled
 from pagesim.costs.attended import attended
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
@@ -18,8 +18,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
-from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
-from pagesim.sim.executor import shape_of
+from pagesim.sim.clock import to_tick_column
 
 SIZES = tuple(2**power for power in range(16))
 """Tokens per iteration at which the curve over them may bend."""
@@ -64,12 +63,10 @@ class IterationLog(Observer):
     """Records a run's iterations.
 
     Args:
-        kernels: cost model for the known part of each iteration's time; None if nothing is known.
         reads: share of each kind of layers; spans are in the same order as in an `IterationShape`.
     """
 
-    def __init__(self, kernels: CostModel | None, reads: Sequence[Reads]) -> None:
-        self._kernels = kernels
+    def __init__(self, reads: Sequence[Reads]) -> None:
         self._reads = reads
         self._planned: list[tuple[float, ...]] = []
         self._forwards: list[tuple[int, ...]] = []
@@ -77,7 +74,6 @@ class IterationLog(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         if not ticks:
             return
-        known = 0 if self._kernels is None else self._kernels.iteration(shape_of(batch))
         prompt = batch.tokens - batch.decoding - batch.drafts
         of_all, *within = self._reads
         context = of_all.context * batch.decode_context
@@ -86,36 +82,27 @@ class IterationLog(Observer):
             context += each.context * (batch.reached[span] if batch.reached else batch.decode_context)
             pairs += each.pair * (batch.reached_pairs[span] if batch.reached_pairs else batch.query_key_pairs)
         read = batch.sampled, context, prompt, prompt > 0, pairs
-        self._planned.append((start + ticks, *read, batch.tokens, known))
+        self._planned.append((start + ticks, *read, batch.tokens))
 
     def fast_forwarded(self, run: FastForward) -> None:
         if not run.steps:
             return
-        known = (0, 0)
-        if self._kernels is not None:
-            known = self._kernels.decode(run.sequences, run.context)[:2]
-        self._forwards.append(
-            (run.start, run.steps, run.first, run.increment, run.sequences, run.context, *known)
-        )
+        self._forwards.append((run.start, run.steps, run.first, run.increment, run.sequences, run.context))
 
     def windows(self) -> Windows:
         """Return everything recorded, ready to be summed over windows."""
-        planned = np.array(self._planned, np.float64).reshape(-1, 8)
         ends: list[Ints] = [np.array([each[0] for each in self._planned], np.int64)]
-        rows, known = [planned[:, 1:7]], [planned[:, 7]]
-        for start, steps, first, increment, sequences, context, first_known, more in self._forwards:
+        rows = [np.array([each[1:] for each in self._planned], np.float64).reshape(-1, 6)]
+        for start, steps, first, increment, sequences, context in self._forwards:
             step = np.arange(steps, dtype=np.int64)
             ends.append(start + np.cumsum(first + increment * step))
             alike = np.zeros((steps, 6))
             alike[:, 0] = alike[:, 5] = sequences
             alike[:, 1] = context + sequences * step
             rows.append(alike)
-            known.append((first_known + more * step).astype(np.float64))
         end, row = np.concatenate(ends), np.concatenate(rows)
         order = np.argsort(end, kind="stable")
-        features = np.column_stack(
-            [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
-        )[order]
+        features = np.column_stack([np.ones(len(end)), row[:, :-1], _rises(row[:, -1])])[order]
         return Windows(
             end[order],
             np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]),
@@ -136,8 +123,7 @@ class Windows(NamedTuple):
 
     Attributes:
         ends: ends of the iterations in ticks, ascending, ``[I]``.
-        sums: cumulative sums of ``REGRESSORS`` and of the known seconds before each iteration,
-            ``[I + 1, len(REGRESSORS) + 1]``.
+        sums: cumulative sums of ``REGRESSORS`` before each iteration, ``[I + 1, len(REGRESSORS)]``.
     """
 
     ends: Ints
@@ -206,21 +192,20 @@ def check(load: RecordedRun) -> None:
         )
 
 
-def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel | None = None) -> Simulated:
+def replay(load: RecordedRun, system: System, cost: Profiled) -> Simulated:
     """Replay a load on a system with these costs.
 
     Args:
         load: requests, sent at their recorded times or, in a closed loop, when an earlier one finishes.
         system: the serving system, apart from the load's own options; its own cost model is ignored.
         cost: cost model of the iterations.
-        kernels: cost model of the part that is known beforehand.
 
     Raises:
         PagesimError: the load and the system do not match.
     """
     config = EngineConfig(system)
     reads = reads_of(config.model, config.kv_dtype, system.tensor_parallel_size)
-    seen, own = IterationLog(kernels, tuple(reads.values())), served_as(load, system)
+    seen, own = IterationLog(tuple(reads.values())), served_as(load, system)
     if len(reads) > 1:
         # What lies within a span is known for planned iterations only.
         own = own.model_copy(update={"fast_forward": False})

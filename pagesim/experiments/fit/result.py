@@ -78,31 +78,19 @@ def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
         f"of context each, and at most {ranges['prefill'].most:,} prompt tokens: beyond these it is "
         "extrapolated",
         *fitted.notes,
-        *(() if costs.start or "gpu" in system.model_fields_set else (NO_MOVES,)),
+        *(() if "gpu" in system.model_fields_set else (NO_MOVES,)),
     )
     update: dict[str, Any] = {
         "name": name,
-        "kind": "measured",
+        "sentence": f"{made.model.name}, fitted to logs: {logs}",
         "notes": (*made.notes, *notes),
         "machine": {**made.machine, "fit": summary},
+        "ranges": ranges,
     }
-    if costs.start is None:
-        origins = dict(made.origins)
-        if "context" in fitted.fixed:
-            origins["decode"] = "datasheet"
-        named = {"gpu": system.gpu} if "gpu" in system.model_fields_set else {}
-        update |= {
-            "sentence": f"{made.model.name}, fitted to logs: {logs}",
-            "origins": origins,
-            "ranges": ranges,
-            **named,
-        }
-    else:
-        update |= {
-            "kind": made.kind,
-            "sentence": f"{made.sentence}; the engine's own time fitted to logs: {logs}",
-            "origins": {**made.origins, "overhead": "measured"},
-        }
+    if "context" in fitted.fixed:
+        update["origins"] = {**made.origins, "decode": "datasheet"}
+    if "gpu" in system.model_fields_set:
+        update["gpu"] = system.gpu
     return made.model_copy(update=update)
 
 
@@ -116,7 +104,7 @@ def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
 
 def _ranges(runs: Sequence[Simulated]) -> Iterator[tuple[str, Range]]:
     """Yield each term's name and the range of sizes in the iterations of these runs."""
-    each = np.concatenate([np.diff(run.windows.sums[:, : len(REGRESSORS)], axis=0) for run in runs])
+    each = np.concatenate([np.diff(run.windows.sums, axis=0) for run in runs])
     sequences, context, prompt = (
         each[:, REGRESSORS.index(name)] for name in ("sequences", "context", "prompt_tokens")
     )

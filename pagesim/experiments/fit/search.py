@@ -98,9 +98,9 @@ def search(
     """
     free = np.array([name in form and name not in fixed for name in COLUMNS])
     values = np.where(free, start, [fixed.get(name, 0.0) for name in COLUMNS])
-    kernels, best, spreads = costs.kernels(), None, None
+    best, spreads = None, None
     for _ in range(ROUNDS):
-        runs = tuple(replay(load, costs.system, costs.cost(values), kernels) for load in loads)
+        runs = tuple(replay(load, costs.system, costs.cost(values)) for load in loads)
         rows = _stacked(
             [
                 equations(load, run, values[:-1], number, first)

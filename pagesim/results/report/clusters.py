@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ClusterResult
-from pagesim.experiments.clusters.figures import pool_shares
+from pagesim.experiments.clusters.pool_shares import pool_shares
 from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.run_tables import distributions

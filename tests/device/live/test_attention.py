@@ -38,9 +38,9 @@ def batch_of(lengths: list[int], new: list[int]):
     return Staging(CPU).put(Columns(*columns, sum(each == 1 for each in new)))
 
 
-def attend(pools: KvPools, kind: str) -> None:
+def attend(pools: KvPools) -> None:
     batch = batch_of([20, 17, 9], [1, 1, 5])
-    attention = CachedAttention(pools, batch, kind)
+    attention = CachedAttention(pools, batch)
     for layer in range(len(pools.caches)):
         attention(layer, torch.randn(7, 4, 64), *torch.randn(2, 7, 2, 64))
 
@@ -64,17 +64,16 @@ def counted(monkeypatch) -> Counter[str]:
     return calls
 
 
-@pytest.mark.parametrize("kind", ["paged", "gather"])
-def test_a_batch_is_checked_once_and_no_layer(kind, counted):
+def test_a_batch_is_checked_once_and_no_layer(counted):
     each = []
     for layers in (1, 2, 7):
         pools = pools_of(layers)
         counted.clear()
-        attend(pools, kind)
+        attend(pools)
         counted.pop("check_out", None)  # makes what is not given; it looks at nothing unless it is told to
         each.append(dict(counted))
     assert each[0] == each[1] == each[2]
-    assert each[0]["check_batch"] == {"paged": 2, "gather": 3}[kind], "decodes and prompts"
+    assert each[0]["check_batch"] == 2, "decodes and prompts"
 
 
 def test_paged_caches_are_checked_when_they_are_made_and_not_again(counted):
@@ -82,7 +81,7 @@ def test_paged_caches_are_checked_when_they_are_made_and_not_again(counted):
     assert counted["check_fp8"] == 3  # once a cache
     assert counted["check_blocks"] == 2  # for copies and for swaps
     counted.clear()
-    attend(pools, "paged")
+    attend(pools)
     pools.copy([(0, 7)])
     pools.swap_out([(0, 1)])
     pools.swap_in([(1, 3)])
@@ -92,6 +91,6 @@ def test_paged_caches_are_checked_when_they_are_made_and_not_again(counted):
 
 def test_a_batch_that_is_off_is_refused_in_the_first_layer():
     pools = pools_of(2)
-    attention = CachedAttention(pools, batch_of([20], [1]), "paged")
+    attention = CachedAttention(pools, batch_of([20], [1]))
     with pytest.raises(PagesimError, match="q has 3 heads; a multiple of the cache's 2 is needed"):
         attention(0, torch.randn(1, 3, 64), *torch.randn(2, 1, 2, 64))

@@ -36,7 +36,7 @@ FEW = (
 
 def test_a_run_is_shown_checked_and_stored(succeeds, tmp_path):
     shown = succeeds("run", "--device", "auto", *FEW, "--check", "--out", tmp_path / "out").out
-    for part in ("5 of 5 requests finished", "fp32, paged attention", "whole iteration", "all within 0.001"):
+    for part in ("5 of 5 requests finished", ": fp32", "whole iteration", "all within 0.001"):
         assert part in shown
     result = ps.load(tmp_path / "out")
     assert result.summary["clock"] == "measured"
@@ -44,10 +44,8 @@ def test_a_run_is_shown_checked_and_stored(succeeds, tmp_path):
 
 
 def test_json_is_all_that_is_printed(succeeds):
-    outcome = succeeds(
-        "run", "--device", "auto", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json"
-    )
-    assert outcome.json["live"]["attention"] == "gather"
+    outcome = succeeds("run", "--device", "auto", *FEW, "--policy", "vllm-v1", "--json")
+    assert outcome.json["live"]["dtype"] == "fp32"
 
 
 def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
@@ -68,7 +66,6 @@ def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
         (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),
         (("--kv-cache-dtype", "fp8"), "kv_cache_dtype is fp8"),
         (("--kv-cache-dtype", "int8_per_token_head"), "kv_cache_dtype is int8_per_token_head"),
-        (("--attention", "flash"), "attention is 'flash'; it must be one of paged, gather"),
         (("--swap", "teleport"), "swap is 'teleport'; it must be one of copy-each"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
         (("--cuda-graphs",), "cuda_graphs needs device cuda"),
@@ -95,7 +92,7 @@ def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
     with pytest.raises(ps.PagesimError, match="has heads of 48; the kernels take 32, 64, "):
         preflight.check_options(
             system_of(), odd, POLICIES["vllm-sosp"],
-            device="cpu", attention="paged", cuda_graphs=False, swap="gather",
+            device="cpu", cuda_graphs=False, swap="gather",
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
-from pagesim.experiments.clusters.fleet import replay_together
+from pagesim.experiments.clusters.fleet import independent_replicas
 from pagesim.experiments.clusters.replicas import ReplicaState
 from pagesim.setup.prepare import prepare
 from pagesim.setup.server import Server
@@ -58,7 +58,9 @@ def test_a_tier_has_of_a_cluster_of_one_what_it_has_of_an_engine() -> None:
     )
     alone = Server(setting, setting.new_log(), setting.arrivals())
     alone.replay()
-    (one,), _ = replay_together(setting, setting.new_log(), find_router("round-robin"), 1, None)
+    cluster = independent_replicas(setting, setting.new_log(), find_router("round-robin"), 1)
+    cluster.replay()
+    (one,) = cluster.servers
     tiers = one.summary()["memory"]["tiers"]["host"]["per_second"]
     assert tiers["free"] is not None
     wanted = alone.summary()["memory"]["tiers"]["host"]["per_second"]

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import pagesim as ps
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters import find_router, run_pools
-from pagesim.experiments.clusters.figures import pool_shares, pools_over_time
-from pagesim.experiments.clusters.handover import Lease
-from pagesim.experiments.clusters.links import parse_pull_link
-from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, replay_pools
+from pagesim.experiments.clusters import ClusterResult, run_pools
+from pagesim.experiments.clusters.pool_shares import pool_shares
+from pagesim.experiments.clusters.pools import PoolOptions, replay_pools
 from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System, checked
 from tests.experiments.clusters.pool_systems import Case, cases
@@ -42,60 +40,25 @@ def system_of(options: dict[str, Any]) -> tuple[System, dict[str, Any]]:
     return checked(System, {"policy": "vllm-v1", **rest}), of_pools
 
 
-def replayed(case: Case) -> ReplayedPools:
-    """Return what a case leaves in both pools."""
-    system, pools = system_of(case.options)
-    options = PoolOptions(
-        pools["prefill"],
-        pools["decode"],
-        find_router(pools["prefill_router"]),
-        find_router(pools["decode_router"]),
-        parse_pull_link(pools["link"]),
-        Lease(pools["lease"]),
-        pools["handover"],
-    )
-    return replay_pools(prepare(system, case.trace), options)
-
-
 @pytest.mark.slow
+@settings(max_examples=150)
 @given(case=cases())
-def test_fast_forwards_change_nothing(case: Case) -> None:
+def test_fast_forwards_change_nothing_and_either_ledger_sums_to_its_capacity(case: Case) -> None:
+    system, pools = system_of(case.options)
     forwarding, stepping = (
-        ps.simulate_pools(case.trace, **case.options, fast_forward=fast_forward)
+        run_pools(system.model_copy(update={"fast_forward": fast_forward}), case.trace, **pools, steps=True)
         for fast_forward in (True, False)
     )
     pd.testing.assert_frame_equal(forwarding.requests, stepping.requests, check_exact=True)
     pd.testing.assert_frame_equal(forwarding.replicas, stepping.replicas, check_exact=True)
     for result in (forwarding, stepping):
         del result.summary["sim"]
+        ledgers_sum_to_their_capacity(case, result)
     assert forwarding.summary == stepping.summary
+    every_request_ends_once(forwarding)
 
 
-@pytest.mark.slow
-@given(case=cases())
-def test_every_request_ends_once_and_every_block_comes_back(case: Case) -> None:
-    pools = replayed(case)
-    status = ps.simulate_pools(case.trace, **case.options).requests["status"]
-    assert set(status) <= {"finished", "aborted", "rejected"}
-    for server in (*pools.prefillers, *pools.decoders):
-        memory = server.scheduler.memory
-        assert memory.free_blocks == memory.num_blocks
-        assert memory.shared_blocks == 0
-        assert not any(server.scheduler.held_without_running())
-    handed_over = np.asarray(pools.pulls.decoder) >= 0
-    prefilled = np.asarray(pools.pulls.prefilled) >= 0
-    assert not (handed_over & ~prefilled).any()
-    outcomes = pools.pulls.outcomes
-    assert outcomes["pulled"] + outcomes["declined"] == handed_over.sum()
-    finished = (status == "finished").sum()
-    assert finished <= outcomes["pulled"] <= finished + (status == "aborted").sum()
-
-
-@pytest.mark.slow
-@given(case=cases())
-def test_the_ledger_of_either_pool_sums_to_its_capacity_at_all_times(case: Case) -> None:
-    system, pools = system_of(case.options)
-    result = run_pools(system, case.trace, **pools, steps=True)
+def ledgers_sum_to_their_capacity(case: Case, result: ClusterResult) -> None:
     steps = result.steps
     assert steps is not None
     slots = (case.options["num_blocks"] - 1) * 16
@@ -110,7 +73,32 @@ def test_the_ledger_of_either_pool_sums_to_its_capacity_at_all_times(case: Case)
         assert rows["start"].is_monotonic_increasing
 
 
+def every_request_ends_once(result: ClusterResult) -> None:
+    requests, pulls = result.requests, result.summary["pulls"]
+    status = requests["status"]
+    assert set(status) <= {"finished", "aborted", "rejected"}
+    handed_over = requests["decode_replica"] >= 0
+    assert not (handed_over & requests["prefilled_s"].isna()).any()
+    assert pulls["pulled"] + pulls["declined"] == handed_over.sum()
+    finished = (status == "finished").sum()
+    assert finished <= pulls["pulled"] <= finished + (status == "aborted").sum()
+
+
 @pytest.mark.slow
+@settings(max_examples=100)
+@given(case=cases())
+def test_every_block_comes_back(case: Case) -> None:
+    system, pools = system_of(case.options)
+    replayed = replay_pools(prepare(system, case.trace), PoolOptions(**pools))
+    for server in (*replayed.prefillers, *replayed.decoders):
+        memory = server.scheduler.memory
+        assert memory.free_blocks == memory.num_blocks
+        assert memory.shared_blocks == 0
+        assert not any(server.scheduler.held_without_running())
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
 @given(case=cases(closed=False))
 def test_blocks_are_held_from_the_last_token_of_a_prompt_until_the_pull_is_reported(case: Case) -> None:
     options = {
@@ -262,7 +250,7 @@ def test_what_a_prefiller_holds_grows_as_the_decoder_saturates() -> None:
     assert held[0] < 1 < 20 < held[-1]
 
 
-def test_the_figure_shows_both_pools_from_the_first_to_the_last_iteration() -> None:
+def test_shares_of_both_pools_are_whole_from_the_first_to_the_last_iteration() -> None:
     trace = ps.Trace(np.arange(20) / 10, np.full(20, 100), np.full(20, 40))
     system = checked(System, {"policy": "vllm-v1", "cost": "affine:0.02,0,0", "num_blocks": 60})
     result = run_pools(system, trace, prefill=1, decode=2, steps=True)
@@ -271,7 +259,6 @@ def test_the_figure_shows_both_pools_from_the_first_to_the_last_iteration() -> N
         shares = pool_shares(result, pool, clock)
         assert np.sum(list(shares.values()), axis=0) == pytest.approx(100)
     assert pool_shares(result, "prefill", np.array([0.01]))["used"] > 0
-    assert len(pools_over_time(result).axes) == 2
 
 
 @pytest.mark.parametrize(

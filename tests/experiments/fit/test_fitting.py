@@ -64,7 +64,7 @@ def test_a_load_above_every_of_three_one_is_predicted(of_three: Fitted) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("release", ["0.11.2", "0.19.0"])
 def test_standard_errors_are_honest_with_every_term(seed: int, release: str) -> None:
     truth = Coefficients(5e-3, 8e-5, 3e-8, 4e-5, 2e-3)
@@ -74,17 +74,6 @@ def test_standard_errors_are_honest_with_every_term(seed: int, release: str) -> 
     off = (fitted.found.values[:5] - truth[:5]) / fitted.found.errors[:5]
     assert np.sqrt(np.mean(np.square(off))) < 2
     assert abs(off).max() < 3.5
-
-
-def test_the_engine_alone_is_fitted_on_top_of_operators() -> None:
-    start = find_profile("analytic-h100", model=MODEL)
-    true = start.with_overhead(1.5e-3, 6e-5)
-    loads = [served(many, Profiled(true, MODEL)) for many in (4, 16, 48)]
-    fitted = fit(loads, SYSTEM, start=start)
-    check(fitted, iterations=1.5e-3, sequences=6e-5)
-    made = profile(fitted, "mine", report(fitted, comparisons(fitted)))
-    assert made.terms.linear == start.terms.linear
-    assert made.terms.overhead != start.terms.overhead
 
 
 @pytest.mark.parametrize("concurrencies", [(4, 16, 48), pytest.param((1, 4, 64), marks=pytest.mark.slow)])
@@ -218,11 +207,10 @@ def test_requests_of_one_length_leave_wide_errors_that_are_right() -> None:
     assert all(abs(by["mean"]["error"]) < 0.05 for by in found.values())
 
 
-def test_a_load_that_contradicts_the_others_is_named(affine_loads: list[RecordedRun]) -> None:
-    odd = affine_loads[2]
+def test_a_load_that_contradicts_the_others_is_named() -> None:
+    *alike, odd = (served(many, cost_of(AFFINE), requests=100) for many in (4, 16, 32, 40, 48))
     halved = replace(odd, e2e_s=odd.ttft_s + (odd.e2e_s - odd.ttft_s) / 2)
-    alike = [served(many, cost_of(AFFINE)) for many in (32, 40)]
-    notes = fit([*affine_loads[:2], *alike, halved], SYSTEM).notes
+    notes = fit([*alike, halved], SYSTEM).notes
     assert any(note.startswith("48 at once: its requests took 0.5") for note in notes), notes
     assert not any(note.startswith("16 at once") for note in notes)
 
@@ -249,7 +237,7 @@ def test_windows_and_states_share_one_time_a_token_of_context(name: str) -> None
     ).config.capacity.block_size
     made = profile_of(truth, config.model, tp=1, kv_dtype=config.kv_dtype, block_size=block_size)
     cost = Profiled(made, config.model, block_size=block_size, kv_dtype=config.kv_dtype)
-    loads = [served(many, cost, system=system, requests=100) for many in (4, 16, 48)]
+    loads = [served(many, cost, system=system, requests=50) for many in (4, 16, 48)]
     fitted = fit(loads, system)
     check(fitted, iterations=5e-3, sequences=8e-5, context=6e-8, prompt_tokens=4e-5)
     found = profile(fitted, "mine", report(fitted, comparisons(fitted)))

@@ -43,8 +43,8 @@ def test_fast_forward_changes_no_sum(release: str) -> None:
     start = Profiled(find_profile("analytic-h100", model=model(SYSTEM.model)), model(SYSTEM.model))
     system = SYSTEM.model_copy(update={"vllm_version": release, "num_blocks": 600})
     load = served(None, cost_of(AFFINE), system=system, requests=60, rate=20.0)
-    fast = replay(load, system, start, kernels=start)
-    slow = replay(load, system.model_copy(update={"fast_forward": False}), start, kernels=start)
+    fast = replay(load, system, start)
+    slow = replay(load, system.model_copy(update={"fast_forward": False}), start)
     assert fast.result.request_columns["recomputes"].sum() > 0
     assert (fast.windows.ends == slow.windows.ends).all()
     assert fast.windows.sums == pytest.approx(slow.windows.sums)

@@ -1,40 +1,12 @@
-"""Figures of disaggregated serving: how the memory of each pool is used over time."""
+"""Shares of memory over time in the pools of disaggregated serving."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import VIEWS
 from pagesim.experiments.clusters.cluster import ClusterResult
-from pagesim.results.drawing import areas, empty, head, load_of
-
-POINTS = 1000
-"""Number of instants at which a figure samples the memory."""
-
-
-def pools_over_time(result: ClusterResult) -> Figure:
-    """Draw the ledger of each pool over time, averaged over its replicas.
-
-    Args:
-        result: of a run on two pools, with ``steps``.
-
-    Raises:
-        ValueError: the result holds no steps.
-    """
-    if result.steps is None or result.steps.empty:
-        raise ValueError("the result holds no steps; replay two pools with steps=True")
-    figure = empty(8.0, 6.2)
-    clock = np.linspace(0.0, float((result.steps["start"] + result.steps["step_s"]).max()), POINTS)
-    panels = figure.subplots(2, 1, sharex=True)
-    for axes, pool in zip(panels, ("prefill", "decode"), strict=True):
-        shares = pool_shares(result, pool, clock)
-        shown = [entry for entry in VIEWS["strict"] if entry in shares and shares[entry].any()]
-        areas(axes, clock, {entry: shares[entry] for entry in shown})
-        axes.set_ylabel(f"{pool}: KV cache (%)")
-    panels[1].set_xlabel("time (s)")
-    return head(figure, "Where the KV cache of each pool goes over time", load_of(result.scenario))
 
 
 def pool_shares(
