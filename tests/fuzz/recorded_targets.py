@@ -14,17 +14,27 @@ def made() -> list[Target]:
     """Return these."""
     samples = of_tests("experiments/recorded/samples")
     summaries = of_tests("experiments/recorded/test_summaries")
+    export = json.dumps(summaries.aiperf())
+    sampled = json.dumps(samples.sampled({"vllm:num_requests_running": (3.0, [2.0, 4.0])}))
     series = "t,running,waiting,kv_cache_pct\n1.0,3,1,25\n2.0,2,0,12.5\n"
     client = json.dumps(samples.vllm())
     sglang = "\n".join(json.dumps(samples.sglang(clients)) for clients in (1, 2))
     return [
         _target("SGLang's bench", {"s.jsonl": sglang}),
         _target("GuideLLM", {"g.json": json.dumps(samples.guidellm())}),
+        _target("inference-perf", {"i.json": json.dumps(samples.inference_perf())}),
         _target(
             "an engine's series", {"requests.jsonl": samples.llmservingsim()}, {"timeseries.csv": series}
         ),
         _target("a default save of vLLM", {"v.json": json.dumps(summaries.vllm(request_rate=2.0))}),
         _target("a default save of SGLang", {"s.json": json.dumps(summaries.sglang())}),
+        _target("AIPerf's statistics", {"a.json": export}),
+        _target(
+            "AIPerf's records",
+            {"profile_export.jsonl": "\n".join(map(json.dumps, summaries.records()))},
+            {"profile_export_aiperf.json": export},
+        ),
+        _target("AIPerf's server", {"c.json": client, "m.json": sampled}, mutated=("m.json",)),
         _target("closed loops", {"c.csv": samples.TABLE}),
         _target("a server's log", {"c.json": client, "server.log": samples.LOG}, mutated=("server.log",)),
         _target("a server's metrics", {"c.json": client, "m.txt": samples.METRICS}, mutated=("m.txt",)),

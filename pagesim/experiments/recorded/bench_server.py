@@ -29,8 +29,14 @@ SGLANG = {
 
 class _Model(FileLayout):
     model: str | None = at(
-        *("model_id", "server_info.model_path"),
-        *("args.model", "args.backend.model", "args.spec.backend.model"),
+        *(
+            "model_id",
+            "server_info.model_path",
+            "args.model",
+            "args.backend.model",
+            "args.spec.backend.model",
+        ),
+        *("input_config.models.items.0.name", "input_config.endpoint.model_names.0"),
         default=None,
     )
 
@@ -39,7 +45,7 @@ def server_of(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a client's file says about the server, as options of a system.
 
     Sources: vLLM 0.19.0, vllm/benchmarks/serve.py; SGLang 0.5.23, benchmark/serving.py; guidellm 0.8.1,
-    whose older reports name the model elsewhere.
+    whose older reports name the model elsewhere; aiperf 0.13.0, whose ``input_config`` had two layouts.
     """
     info = table(data.get("server_info"))
     found = {own: info[name] for name, own in SGLANG.items() if info.get(name) is not None}

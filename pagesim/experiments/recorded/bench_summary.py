@@ -12,45 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded.bench_server import server_of
-from pagesim.experiments.recorded.layout import Amount, Count, FileLayout, Requests, is_number, parsed, table
-from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
-from pagesim.sim.clock import LONGEST_S
+from pagesim.experiments.recorded.layout import Amount, Count, Requests, parsed, table
+from pagesim.experiments.recorded.recording import Floats, RecordedRun
+from pagesim.experiments.recorded.summaries import BenchLoad, scaled, statistics
 from pagesim.workloads import make_trace
 
 METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e", "e2e_latency": "e2e"}
 """Metrics by their names in the files."""
 
-STATISTICS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-"""Statistics by their names in the files."""
 
-
-class _Summary(FileLayout):
+class _Summary(BenchLoad):
     completed: Requests
     total_input_tokens: Count
     total_output_tokens: Count
-    max_concurrency: Count | None = None
-    request_rate: Any = None
     duration: Amount | None = None
     burstiness: Amount | None = None
     dataset_name: str | None = None
     random_range_ratio: Amount | None = None
-
-    def a_second(self, name: str) -> float | None:
-        """Return the requests per second; None if all were due at once.
-
-        Raises:
-            PagesimError: they were due at times that the file ``name`` does not contain.
-        """
-        if self.request_rate in ("inf", None):
-            return None
-        if not is_number(self.request_rate, 1e6, 1e-6):
-            raise PagesimError(
-                f"{name}: request_rate is {brief(self.request_rate)}, and when requests were sent is not "
-                "known; keep the times of single requests (--save-detailed, SGLang: --output-details)"
-            )
-        return float(self.request_rate)
 
     def shapes(self) -> tuple[Floats, Floats, str]:
         """Return relative lengths of prompts and outputs, ``[N]`` each, and how they were drawn."""
@@ -75,43 +54,19 @@ def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
     found = parsed(_Summary, name, data)
     known = {"duration": {} if found.duration is None else {"mean": found.duration}}
     for their, metric in METRICS.items():
-        known[metric] = known.get(metric, {}) | _statistics(name, data, their)
+        known[metric] = known.get(metric, {}) | statistics(name, data, 1e-3, f"{{}}_{their}_ms")
     prompt, output, how = found.shapes()
     means = found.total_input_tokens / found.completed, found.total_output_tokens / found.completed
     note = f"lengths of {means[0]:,.4g} and {means[1]:,.4g} tokens in the mean are drawn, {how}"
     run = RecordedRun.summarized(
         name,
         known,
-        _scaled(prompt, means[0]),
-        _scaled(output, means[1]),
-        clients=found.max_concurrency,
+        scaled(prompt, means[0]),
+        scaled(output, means[1]),
+        clients=found.clients,
         rate=found.a_second(name),
         burstiness=found.burstiness or 1.0,
         server=server_of(name, data),
         notes=(f"{name}: has no single requests: {note}",),
     )
     return (run,)
-
-
-def _scaled(lengths: Floats, mean: float) -> Ints:
-    """Return lengths scaled to a mean, in whole tokens of at least 1, ``[N]``, rounding cumulative sums."""
-    ends = np.rint(np.cumsum(lengths * (mean / lengths.mean())))
-    found: Ints = np.maximum(1, np.diff(ends, prepend=0)).astype(np.int64)
-    return found
-
-
-def _statistics(name: str, data: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """Return the statistics of a metric that a file contains, in seconds.
-
-    Raises:
-        PagesimError: a value is not a number.
-    """
-    known = {}
-    for theirs, statistic in STATISTICS.items():
-        field = f"{theirs}_{metric}_ms"
-        if (value := data.get(field)) is None:
-            continue
-        if not is_number(value, 1e3 * LONGEST_S):
-            raise PagesimError(f"{name}: {field} is {brief(value)}; a number from 0 is needed")
-        known[statistic] = value / 1e3
-    return known

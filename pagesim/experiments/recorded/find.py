@@ -9,9 +9,12 @@ from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
+    aiperf,
+    aiperf_records,
     bench_summary,
     closed_loop_table,
     guidellm,
+    inference_perf,
     llmservingsim,
     server_files,
     vllm_bench,
@@ -24,14 +27,15 @@ from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 
 FORMATS = (
-    "the JSON of vllm bench serve --save-result, SGLang's bench, GuideLLM's benchmarks.json, LLMServingSim's "
+    "the JSON of vllm bench serve --save-result, SGLang's bench, AIPerf's profile_export, "
+    "GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, LLMServingSim's "
     "requests.jsonl, or a table of closed-loop runs"
 )
 
 OF_LINES = (vllm_bench, bench_summary)
 """Readers of formats to which clients append one run per line."""
 
-READERS = (*OF_LINES, guidellm, llmservingsim)
+READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
 """Each has ``fits(data)``, whether data is of its format, and ``read(name, data)``, which returns its runs.
 ``read`` raises `PagesimError` if a field is missing or wrong, times are contradictory, or too many requests
 failed. The first reader that fits reads the file."""
@@ -85,8 +89,8 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
             runs += read(file)
             continue
         options |= facts.options
-        if facts.preemptions is not None:
-            of_server["preemptions"] = facts.preemptions
+        counted = {"preemptions": facts.preemptions, "series": facts.series}
+        of_server |= {name: value for name, value in counted.items() if value is not None}
     if not runs:
         raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a run, too")
     options = known(options)
@@ -97,7 +101,12 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
 def _about_server(file: Path) -> ServerFacts | None:
     """Return what a server's log or metrics say; None if the file contains requests."""
     text = text_of(file)
-    if samples := server_files.samples_of(text):
+    if text.lstrip()[:1] in ("{", "["):
+        # Only AIPerf's samples of a server have a table of metrics with series.
+        samples = server_files.sampled(json_of(file, text)) if '"series"' in text else []
+    else:
+        samples = server_files.samples_of(text)
+    if samples:
         return server_files.metrics(str(file), samples)
     return server_files.log(str(file), text)
 

@@ -26,6 +26,9 @@ from pagesim.workloads.trace import MAX_TOKENS
 CUT_OFF = "it may be cut off"
 """End of the error message about a file that is not JSON."""
 
+OF_A_METRIC = ("value", "unit", "avg")
+"""Field names that mean nothing without the name of the metric that they belong to."""
+
 CLOCK = ": times of a clock that never runs backwards"
 LIST = "a list with a value a request is needed"
 
@@ -82,6 +85,10 @@ def is_number(value: object, most: float, least: float = 0.0) -> bool:
 Instant = Annotated[float, PlainValidator(number(0, 1e12, why=CLOCK))]
 """Seconds since an epoch, which for some clocks is 1970."""
 
+_nanoseconds = number(0, 1e21, why=CLOCK)
+Nanoseconds = Annotated[float, PlainValidator(lambda value: _nanoseconds(value) / 1e9)]
+"""An instant that is recorded in nanoseconds."""
+
 Duration = Annotated[float, PlainValidator(number(0, LONGEST_S, why=CLOCK))]
 Amount = Annotated[float, PlainValidator(number(0, 1e12))]
 Tokens = Annotated[float, PlainValidator(number(1, MAX_TOKENS, whole=True))]
@@ -118,7 +125,7 @@ def parsed(kind: type[M], name: str, data: Any, hint: str = "", *, row: int | No
     texts = [str(part) for part in first["loc"] if isinstance(part, str)]
     rows = [part for part in first["loc"] if isinstance(part, int)] if row is None else [row]
     where = f"{name}: request {rows[0]}" if rows else name
-    what = texts[-1] if texts else "it"
+    what = next((text for text in reversed(texts) if text not in OF_A_METRIC), "it")
     if first["type"] == "missing":
         raise PagesimError(f"{where}: has no {what}{f'; {hint}' if hint else ''}")
     if not first["loc"] and first["type"] == "value_error":

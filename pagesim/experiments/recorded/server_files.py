@@ -1,7 +1,7 @@
-"""Reads what a server says about itself: its log, or a dump of ``/metrics``.
+"""Reads what a server says about itself: its log, a dump of ``/metrics``, or AIPerf's samples of them.
 
-Sources: SGLang, observability/metrics_collector.py; vLLM, v1/core/kv_cache_utils.py, v1/engine/core.py,
-v1/metrics/loggers.py, entrypoints/utils.py.
+Sources: aiperf 0.13.0, docs/server-metrics; SGLang, observability/metrics_collector.py; vLLM,
+v1/core/kv_cache_utils.py, v1/engine/core.py, v1/metrics/loggers.py, entrypoints/utils.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded.layout import number
+from pagesim.experiments.recorded.layout import Amount, FileLayout, Nanoseconds, number, parsed, table
+from pagesim.experiments.recorded.recording import Series
 
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 PREEMPTIONS = ("vllm:num_preemptions", "sglang:num_retracted_requests")
-"""Counters of preempted requests; ``_total`` is appended to their names."""
+"""Counters of preempted requests; the text format appends ``_total``."""
 
 IN_LABELS = {"block_size": "block_size", "num_gpu_blocks": "num_blocks"}
+OVER_TIME = (
+    ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+    ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
+)
+"""Gauges of running requests, waiting requests and the KV cache's used share, one tuple per engine."""
 
 _RELEASE = re.compile(r"(?:LLM engine \(v|API server version |vLLM version )(\d+\.\d+(?:\.\d+)?)")
 _IN_LOG = {
@@ -56,24 +64,46 @@ class ServerFacts(NamedTuple):
     Attributes:
         options: options of a system.
         preemptions: number of preemptions; None if not counted.
+        series: state over time; None if not recorded.
     """
 
     options: Mapping[str, Any]
     preemptions: int | None = None
+    series: Series | None = None
 
 
 class MetricSample(NamedTuple):
-    """A metric's value."""
+    """A metric's value; for AIPerf's samples, its increase or mean, and also its means by time slice."""
 
     metric: str
     labels: Mapping[str, Any]
     value: Any
+    slices: Sequence[Any] = ()
+
+
+class _Slice(FileLayout):
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    avg: Amount
 
 
 def samples_of(text: str) -> list[MetricSample]:
-    """Return the samples of a dump of ``/metrics``; none if the text is something else."""
+    """Return the samples of a dump of ``/metrics``."""
     found = filter(None, map(_SAMPLE.match, text.splitlines()))
     return [MetricSample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
+
+
+def sampled(data: object) -> list[MetricSample]:
+    """Return the samples of AIPerf's ``server_metrics_export.json``."""
+    found = []
+    for metric, of in table(table(data).get("metrics")).items():
+        series = table(of).get("series")
+        for each in map(table, series if isinstance(series, list) else ()):
+            stats, slices = table(each.get("stats")), each.get("timeslices")
+            value = stats.get("total", stats.get("avg", 0))
+            means = slices if isinstance(slices, list) else ()
+            found.append(MetricSample(metric, table(each.get("labels")), value, means))
+    return found
 
 
 def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
@@ -84,7 +114,8 @@ def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
     """
     options: dict[str, Any] = {}
     preempted: float | None = None
-    for metric, labels, value in samples:
+    slices: dict[str, list[_Slice]] = {}
+    for metric, labels, value, means in samples:
         if "model_name" in labels:
             options.setdefault("model", labels["model_name"])
         if metric.removesuffix("_total") in PREEMPTIONS:
@@ -99,7 +130,22 @@ def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
                     options[option] = int(_number(name, label, labels[label]))
             if labels.get("enable_prefix_caching") in ("True", "False"):
                 options["enable_prefix_caching"] = labels["enable_prefix_caching"] == "True"
-    return ServerFacts(options, None if preempted is None else int(preempted))
+        if means:
+            slices[metric] = [parsed(_Slice, f"{name}: {metric}", each) for each in means]
+    return ServerFacts(options, None if preempted is None else int(preempted), _series(slices))
+
+
+def _series(slices: Mapping[str, Sequence[_Slice]]) -> Series | None:
+    """Return the state over time, at the centre of each slice; None if slices are incomplete."""
+    for gauges in OVER_TIME:
+        found = [slices.get(gauge, ()) for gauge in gauges]
+        if found[0] and len(set(map(len, found))) == 1:
+            starts, ends = (
+                np.array([getattr(each, end) for each in found[0]]) for end in ("start_ns", "end_ns")
+            )
+            values = (np.array([each.avg for each in of]) for of in found)
+            return Series((starts + ends) / 2 - starts[0], *values)
+    return None
 
 
 def log(name: str, text: str) -> ServerFacts | None:

@@ -70,6 +70,23 @@ def guidellm() -> dict[str, Any]:
     return {"metadata": {}, "benchmarks": [{"config": {"strategy": strategy}, "requests": requests}]}
 
 
+def inference_perf() -> list[dict[str, Any]]:
+    """Return inference-perf's requests."""
+    return [
+        {
+            "start_time": CLOCK_S + ARRIVAL_S[row],
+            "end_time": _times(row)[-1] + 0.001,
+            "info": {
+                "request_metrics": {"text": {"input_tokens": PROMPT[row]}},
+                "response_metrics": {"output_tokens": OUTPUT[row], "output_token_times": _times(row)},
+                "input_tokens": PROMPT[row],
+            },
+            "error": None,
+        }
+        for row in range(4)
+    ]
+
+
 def llmservingsim() -> str:
     """Return an engine's own log."""
     return "\n".join(
@@ -84,6 +101,24 @@ def llmservingsim() -> str:
         )
         for row in range(4)
     )
+
+
+def sampled(metrics: dict[str, tuple[float, list[float]]]) -> dict[str, Any]:
+    """Return what AIPerf exports of a server's metrics: by name the total or mean, and means of 2 s each."""
+
+    def slices(means: list[float]) -> list[dict[str, float]]:
+        starts = [10**9 * (100 + 2 * row) for row in range(len(means))]
+        return [
+            {"start_ns": at, "end_ns": at + 2 * 10**9, "avg": mean}
+            for at, mean in zip(starts, means, strict=True)
+        ]
+
+    return {
+        "metrics": {
+            name: {"series": [{"labels": None, "stats": {"avg": value}, "timeslices": slices(means)}]}
+            for name, (value, means) in metrics.items()
+        }
+    }
 
 
 TABLE = """model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note

@@ -27,7 +27,9 @@ from .samples import (
     TABLE,
     TTFT_S,
     guidellm,
+    inference_perf,
     llmservingsim,
+    sampled,
     sglang,
     vllm,
 )
@@ -35,6 +37,7 @@ from .samples import (
 FORMATS: dict[str, Callable[[], Any]] = {
     "vllm": vllm,
     "guidellm": guidellm,
+    "inference-perf": inference_perf,
     "llmservingsim": llmservingsim,
 }
 
@@ -59,8 +62,9 @@ def test_every_format_tells_the_same_run(tmp_path: Path, form: str) -> None:
         assert np.concatenate(run.itl_s) == pytest.approx(np.full(sum(OUTPUT) - len(OUTPUT), GAP_S))
 
 
-def test_gaps_between_tokens_are_kept_where_clients_keep_them(tmp_path: Path) -> None:
-    (run,) = read(written(tmp_path, vllm()))
+@pytest.mark.parametrize("form", ["vllm", "inference-perf"])
+def test_gaps_between_tokens_are_kept_where_clients_keep_them(tmp_path: Path, form: str) -> None:
+    (run,) = read(written(tmp_path, FORMATS[form]()))
     assert run.itl_s is not None
     assert [len(gaps) for gaps in run.itl_s] == [tokens - 1 for tokens in OUTPUT]
 
@@ -175,18 +179,22 @@ def test_a_clock_that_runs_backwards_is_refused(tmp_path: Path) -> None:
     late["benchmarks"][0]["requests"]["successful"][1]["info"]["timings"]["first_token_iteration"] = 101.0
     with pytest.raises(PagesimError, match="request 1: its first token came before it was sent"):
         read(written(tmp_path, late))
+    falling = inference_perf()
+    falling[0]["info"]["response_metrics"]["output_token_times"][1] -= 0.5
+    with pytest.raises(PagesimError, match=r"output_token_times is .* a clock that never runs backwards"):
+        read(written(tmp_path, falling))
 
 
 def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
-    data = guidellm()
-    requests = data["benchmarks"][0]["requests"]
-    requests["errored"] = [{}]
-    with pytest.raises(PagesimError, match="1 of 5 requests failed"):
-        read(written(tmp_path, data))
-    requests["successful"] *= 5
-    (run,) = read(written(tmp_path, data))
+    rows = inference_perf() * 5
+    rows.append({**rows[0], "error": {"error_type": "Timeout", "error_msg": ""}})
+    (run,) = read(written(tmp_path, rows))
     assert len(run) == 20
     assert "1 of 21 requests failed and are left out" in run.notes[0]
+    data = guidellm()
+    data["benchmarks"][0]["requests"]["errored"] = [{}]
+    with pytest.raises(PagesimError, match="1 of 5 requests failed"):
+        read(written(tmp_path, data))
 
 
 def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
@@ -194,19 +202,42 @@ def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
     del data["benchmarks"][0]["requests"]["successful"][2]["info"]["timings"]["last_token_iteration"]
     with pytest.raises(PagesimError, match="request 2: has no last_token_iteration; run guidellm"):
         read(written(tmp_path, data))
+    rows = inference_perf()
+    rows[1]["info"]["response_metrics"]["output_token_times"] = []
+    with pytest.raises(PagesimError, match="request 1: output_token_times"):
+        read(written(tmp_path, rows))
     short = sglang(1)
     del short["itls"]
     with pytest.raises(PagesimError, match="--output-details"):
         read(written(tmp_path, short))
 
 
+def test_aiperfs_samples_of_a_server_say_what_it_was_over_time(tmp_path: Path) -> None:
+    data = sampled(
+        {
+            "vllm:num_requests_running": (3.0, [2.0, 4.0]),
+            "vllm:num_requests_waiting": (0.5, [0.0, 1.0]),
+            "vllm:kv_cache_usage_perc": (0.3, [0.2, 0.4]),
+        }
+    )
+    labels = {"block_size": "16", "num_gpu_blocks": "2588", "model_name": MODEL}
+    data["metrics"]["vllm:cache_config_info"] = {"series": [{"labels": labels, "stats": {"avg": 1.0}}]}
+    totals = [{"labels": {"engine": str(rank)}, "stats": {"total": 5.0 + rank}} for rank in range(2)]
+    data["metrics"]["vllm:num_preemptions"] = {"series": totals}
+    (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+    assert run.preemptions == 11
+    assert (run.server["num_blocks"], run.server["block_size"]) == (2588, 16)
+    assert run.series is not None
+    assert [column.tolist() for column in run.series] == [[1.0, 3.0], [2.0, 4.0], [0.0, 1.0], [0.2, 0.4]]
+    data["metrics"]["vllm:num_preemptions"]["series"][0]["stats"]["total"] = "many"
+    with pytest.raises(PagesimError, match="vllm:num_preemptions is 'many'; a number from 0"):
+        read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+
+
 def test_sglangs_metrics_say_how_much_its_cache_holds(tmp_path: Path) -> None:
     text = 'sglang:max_total_num_tokens{tp_rank="0"} 40000\nsglang:num_retracted_requests_total 4\n'
     (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, text, "metrics.txt")])
     assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (4, 40_000, "sglang")
-    wrong = written(tmp_path, text.replace("total 4", "total many"), "metrics.txt")
-    with pytest.raises(PagesimError, match="sglang:num_retracted_requests_total is 'many'; a number from 0"):
-        read_all([written(tmp_path, vllm()), wrong])
 
 
 @pytest.mark.parametrize("place", [(), ("backend",), ("spec", "backend")])

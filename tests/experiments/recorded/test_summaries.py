@@ -67,6 +67,56 @@ def sglang(**fields: Any) -> dict[str, Any]:
     }
 
 
+def aiperf(**fields: Any) -> dict[str, Any]:
+    """Return what AIPerf exports of a run."""
+    return {
+        "input_config": {
+            "models": {"items": [{"name": MODEL}]},
+            "phases": [
+                {"name": "warmup", "concurrency": 7},
+                {"name": "profiling", "type": "concurrency", "concurrency": 1},
+            ],
+        },
+        "request_count": {"unit": "requests", "avg": 20.0},
+        "request_throughput": {"unit": "requests/sec", "avg": 4.0},
+        "input_sequence_length": {"unit": "tokens", "avg": 30.0, "std": 0.0, "min": 30, "max": 30},
+        "output_sequence_length": {"unit": "tokens", "avg": 11.0, "std": 0.0, "min": 11, "max": 11},
+        "time_to_first_token": {"unit": "ms", "avg": 25.0, "p50": 20.0},
+        "inter_token_latency": {"unit": "ms", "avg": 16.0},
+        "request_latency": {"unit": "ms", "avg": 200.0, "p99": 220.0},
+        "benchmark_duration": {"unit": "sec", "avg": 5.5},
+        **fields,
+    }
+
+
+def records() -> list[dict[str, Any]]:
+    """Return a request of a warm-up, twenty of half a second each, twice a second, and one that failed."""
+    rows: list[dict[str, Any]] = [
+        {
+            "metadata": {
+                "request_start_ns": 1_759_813_207_000_000_000 + 500_000_000 * row,
+                "benchmark_phase": phase,
+            },
+            "metrics": {
+                "time_to_first_token": {"value": 100.0 + row, "unit": "ms"},
+                "request_latency": {"value": 0.5, "unit": "sec"},
+                "input_sequence_length": {"value": 30 + row, "unit": "tokens"},
+                "output_sequence_length": {"value": 5, "unit": "tokens"},
+            },
+            "error": None,
+        }
+        for row, phase in enumerate(["warmup", *["profiling"] * 20])
+    ]  # fmt: skip
+    rows.append(
+        {
+            "metadata": rows[0]["metadata"] | {"benchmark_phase": "profiling"},
+            "metrics": {},
+            "error": {"code": 499},
+        }
+    )
+    return rows
+
+
 def one(folder: Path, data: Any, name: str = "run.json") -> RecordedRun:
     """Return the only run of a file."""
     file = folder / name
@@ -140,6 +190,41 @@ def test_sharegpts_lengths_are_spread_and_scaled_to_the_mean(tmp_path: Path) -> 
     assert run.prompt_tokens.std() > 10
 
 
+@pytest.mark.parametrize("name", ["profile_export_aiperf.json", "profile_export_genai_perf.json"])
+def test_an_export_of_aiperf_is_compared_by_its_statistics(tmp_path: Path, name: str) -> None:
+    run = one(tmp_path, aiperf(), name)
+    assert (run.max_concurrency, run.server) == (1, {"model": "llama-3.1-8b"})
+    found = errors(run)
+    assert found["ttft"] == pytest.approx({"mean": -0.2, "p50": 0.0})
+    assert found["tpot"] == pytest.approx({"mean": 0.25})
+    assert found["e2e"] == pytest.approx({"mean": 0.1, "p99": 0.0})
+    assert found["duration"] == pytest.approx({"mean": -0.2})
+
+
+def test_an_older_export_names_its_load_elsewhere(tmp_path: Path) -> None:
+    config = {"endpoint": {"model_names": [MODEL]}, "loadgen": {"concurrency": 3, "request_rate": 5.0}}
+    run = one(tmp_path, aiperf(input_config=config))
+    assert (run.max_concurrency, run.server["model"]) == (3, "llama-3.1-8b")
+    assert run.arrival_s[-1] == pytest.approx(19 / 5.0)
+
+
+def test_records_of_aiperf_are_requests(tmp_path: Path) -> None:
+    rows = records()
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(aiperf()))
+    run = one(tmp_path, "\n".join(map(json.dumps, rows)), "profile_export.jsonl")
+    assert run.arrival_s == pytest.approx(np.arange(20) / 2, abs=1e-6)
+    assert run.ttft_s == pytest.approx(0.1 + np.arange(1, 21) / 1e3, abs=1e-6)
+    assert run.e2e_s == pytest.approx(np.full(20, 0.5), abs=1e-6)
+    assert run.prompt_tokens.tolist() == list(range(31, 51))
+    assert run.max_concurrency == 1
+    assert "1 of 21 requests failed and are left out" in run.notes[0]
+    del rows[3]["metrics"]["time_to_first_token"]
+    with pytest.raises(
+        PagesimError, match="request 3: has no time_to_first_token; run aiperf profile with --streaming"
+    ):
+        one(tmp_path, "\n".join(map(json.dumps, rows)), "profile_export.jsonl")
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -148,6 +233,9 @@ def test_sharegpts_lengths_are_spread_and_scaled_to_the_mean(tmp_path: Path) -> 
         (vllm(total_input_tokens=None), "total_input_tokens is None; a whole number from 1"),
         (vllm(request_rate="trace"), "request_rate is 'trace', and when requests were sent is not known"),
         ({"completed": 3, "mean_ttft_ms": 2.0}, "has no total_input_tokens"),
+        (aiperf(request_count={"avg": -1}), "request_count is -1; a whole number from 1"),
+        (aiperf(input_sequence_length=7), "input_sequence_length is 7; a table is needed"),
+        ({"request_latency": {"avg": 3.0}}, "has no request_count"),
     ],
 )
 def test_a_summary_that_is_off_is_a_sentence(tmp_path: Path, data: Any, sentence: str) -> None:
