@@ -22,17 +22,14 @@ def conversations(seed: int, **columns: Any) -> ps.Trace:
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0", "vllm-v1", "ahead", "orca-pow2", "static"])
-@pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("places", [None, 6])
-def test_a_cluster_of_one_is_an_engine_also_in_a_closed_loop(
-    policy: str, router: str, places: int | None
-) -> None:
+def test_a_cluster_of_one_is_an_engine_also_in_a_closed_loop(policy: str, places: int | None) -> None:
     options = {**OPTIONS, "max_concurrency": places}
     options |= {"max_batch": 3} if policy == "static" else {"client_timeout": 6.0}
     if policy in ("vllm-v1", "ahead"):
         policy, options["async_scheduling"] = "vllm-v1", policy == "ahead"
     alone = ps.simulate(conversations(0), policy, **options)
-    one = ps.simulate_cluster(conversations(0), policy, replicas=1, router=router, **options)
+    one = ps.simulate_cluster(conversations(0), policy, replicas=1, router="fewest-kv-tokens", **options)
     alike(one.requests, alone.requests)
     assert one.summary["iterations"] == alone.summary["iterations"]
 

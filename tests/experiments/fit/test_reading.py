@@ -144,7 +144,7 @@ def test_logs_of_two_models_are_refused(write: Write) -> None:
 
 def test_another_file_is_no_log(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    wrong = {"[1, 2]": "is no log that pagesim reads", '{"a": ': "is no JSON", "": "is no log"}
+    wrong = {"[1, 2]": "is no log that pagesim reads", '{"a": ': "is no JSON", "  \n": "is empty"}
     for text, sentence in wrong.items():
         file.write_text(text)
         with pytest.raises(PagesimError, match=sentence):

@@ -169,11 +169,6 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, form: str) -> None:
         read(written(tmp_path, text[:-20]))
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PagesimError, match="is empty"):
-        read(written(tmp_path, "  \n"))
-
-
 def test_a_clock_that_runs_backwards_is_refused(tmp_path: Path) -> None:
     late = guidellm()
     late["benchmarks"][0]["requests"]["successful"][1]["info"]["timings"]["first_token_iteration"] = 101.0
@@ -236,8 +231,12 @@ def test_aiperfs_samples_of_a_server_say_what_it_was_over_time(tmp_path: Path) -
 
 def test_sglangs_metrics_say_how_much_its_cache_holds(tmp_path: Path) -> None:
     text = 'sglang:max_total_num_tokens{tp_rank="0"} 40000\nsglang:num_retracted_requests_total 4\n'
+    text += 'sglang:num_retracted_requests_total{dp_rank="1"} 3\n'
     (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, text, "metrics.txt")])
-    assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (4, 40_000, "sglang")
+    assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (7, 40_000, "sglang")
+    wrong = written(tmp_path, text.replace("total 4", "total many"), "metrics.txt")
+    with pytest.raises(PagesimError, match="sglang:num_retracted_requests_total is 'many'; a number from 0"):
+        read_all([written(tmp_path, vllm()), wrong])
 
 
 @pytest.mark.parametrize("place", [(), ("backend",), ("spec", "backend")])
