@@ -83,6 +83,14 @@ FETCH = Annotated[
         "huggingface_hub if it is installed.",
     ),
 ]
+LOG = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Read the server's own start-up log, and print what it says of memory beside the plan.",
+    ),
+]
 SATURATE = Annotated[
     bool,
     typer.Option("--saturate", help="Serve models until requests wait for blocks; show where memory goes."),
@@ -110,6 +118,7 @@ def command(
     plot: PLOT = None,
     page: PAGE = None,
     fetch: FETCH = False,
+    log: LOG = None,
     step: STEP = None,
     force: FORCE = False,
     json: JSON = False,
@@ -128,9 +137,10 @@ def command(
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
-    from pagesim.cli.plan_show import show_sglang
+    from pagesim.cli.plan_show import beside_log, show_sglang
     from pagesim.experiments.plan import POLICY, plan
     from pagesim.experiments.sglang_plan import plan_sglang
+    from pagesim.experiments.startup_log import read_log
 
     if saturate:
         from pagesim.cli.saturate import saturate as serve_all
@@ -168,18 +178,18 @@ def command(
         return
     written: list[Path] = []
     system = checked(System, given)
+    logged = {} if log is None else read_log(log)
     priced = None if step is None else price_step(system, step)
-    further = {} if priced is None else {"step": priced}
     if system.policy == "sglang":
         if any(each is not None for each in (available_gib, plot, page)):
             raise PagesimError("available_gib, plot and page are for plans of vLLM; leave them out")
         of_sglang = plan_sglang(system)
+        rows = beside_log(logged, of_sglang, None)
         if json:
-            show.as_json({**of_sglang.as_dict(), **further})
+            show.as_json({**of_sglang.as_dict(), **_further(rows, priced)})
         else:
             show_sglang(of_sglang)
-            if priced is not None:
-                show_step(priced)
+            _show_further(rows, priced)
         show.say_notes((*lines, *of_sglang.notes))
         return
     found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
@@ -192,14 +202,33 @@ def command(
         written += _draw(gpu_memory_bar(parts, title, load_of(system)), plot, force)
     if page is not None:
         written += _write_page({f"{system.model} on {system.gpu}": found}, page)
+    exact = None
+    if left := logged.get("KV cache, GiB"):
+        exact = plan(
+            system, cache_bytes=int(left * GIB), enforce_eager=enforce_eager, full_graphs=full_graphs
+        )
+    rows = beside_log(logged, found, exact)
     if json:
-        show.as_json({**found.as_dict(), **further})
+        show.as_json({**found.as_dict(), **_further(rows, priced)})
     else:
         _show(found, available_gib)
-        if priced is not None:
-            show_step(priced)
+        _show_further(rows, priced)
     show.wrote(written, beside=json)
     show.say_notes((*lines, *found.notes))
+
+
+def _further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the extras of a plan, for JSON: the comparison with a log and the time of an iteration."""
+    return {**({"beside_log": rows} if rows else {}), **({} if priced is None else {"step": priced})}
+
+
+def _show_further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> None:
+    from pagesim.cli.plan_show import show_log
+
+    if rows:
+        show_log(rows)
+    if priced is not None:
+        show_step(priced)
 
 
 def _draw(figure: Figure, plot: Path, force: bool) -> list[Path]:

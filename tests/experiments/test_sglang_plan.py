@@ -1,16 +1,31 @@
-"""Plans of SGLang's pools."""
+"""Plans of SGLang's pools, and plans beside start-up logs of vLLM and SGLang."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.sglang_plan import SglangPlan, plan_sglang
+from pagesim.experiments.startup_log import read_log
 from pagesim.hardware.gpus import GIB, gpu
 from pagesim.models import model
 from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System, checked
+
+VLLM_LOG = """\
+(EngineCore) INFO 11-20 10:00:00 [gpu_model_runner.py:3000] Model loading took 14.99 GiB and 3.2 seconds
+INFO [gpu_worker.py:390] Available KV cache memory: 55.10 GiB
+INFO [kv_cache_utils.py:870] GPU KV cache size: 451,376 tokens
+INFO [kv_cache_utils.py:875] Maximum concurrency for 32,768 tokens per request: 13.77x
+"""
+SGLANG_LOG = """\
+[2026-08-15 10:00:00] Load weight end. type=Qwen3ForCausalLM, avail mem=62.10 GB, mem usage=15.30 GB.
+[2026-08-15 10:00:09] max_total_num_tokens=363000, chunked_prefill_size=8192, max_running_requests=4096
+"""
 
 
 def planned(line: str, gpu: str) -> SglangPlan:
@@ -116,10 +131,51 @@ def test_other_policies_are_refused() -> None:
         plan_sglang(System(policy="vllm-v1"))
 
 
-def test_a_line_of_sglang_prints_its_pools_and_its_log(succeeds) -> None:
-    how = ("plan", "--serve", "sglang serve Qwen/Qwen3-8B", "--gpu", "h100")
-    found = planned("sglang serve Qwen/Qwen3-8B", "h100")
+@pytest.fixture
+def log_of(tmp_path):
+    """Returns what writes a log and gives its path."""
+
+    def write(text: str) -> Path:
+        path: Path = tmp_path / "server.log"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def rows_of(printed: Any) -> dict[str, dict[str, float]]:
+    return {row["name"]: row for row in printed.json["beside_log"]}
+
+
+def test_a_log_of_vllm_stands_beside_the_plan_and_what_follows_from_its_gib_is_exact(
+    succeeds, log_of
+) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 32768"
+    how = ("plan", "--serve", line, "--gpu", "h100", "--log", log_of(VLLM_LOG))
+    rows = rows_of(succeeds(*how, "--json"))
+    assert rows["weights, GiB"]["difference"] == pytest.approx(0, abs=0.05)
+    assert rows["KV cache, GiB"]["logged"] == 55.10
+    assert rows["KV cache, tokens"]["from_logged_gib"] == rows["KV cache, tokens"]["logged"] == 451376
+    assert round(rows["concurrency"]["from_logged_gib"], 2) == rows["concurrency"]["logged"] == 13.77
     shown = succeeds(*how).out
-    assert "Pools" in shown
-    assert found.log[0] in shown.replace("\n", " ")
-    assert succeeds(*how, "--json").json["max_total_num_tokens"] == found.tokens
+    assert "The server's own log beside the plan" in shown
+    assert "451,376" in shown
+
+
+def test_a_log_of_sglang_stands_beside_the_plan(succeeds, log_of) -> None:
+    how = ("plan", "--serve", "sglang serve Qwen/Qwen3-8B", "--gpu", "h100", "--log", log_of(SGLANG_LOG))
+    rows = rows_of(succeeds(*how, "--json"))
+    assert rows["KV cache, tokens"]["difference"] == pytest.approx(0, abs=1000)
+    assert rows["running requests at most"]["difference"] == 0
+    assert "Pools" in succeeds(*how).out
+
+
+def test_a_file_that_is_no_such_log_is_refused(refused, log_of, tmp_path) -> None:
+    how = ("plan", "--model", "opt-13b", "--gpu", "h100", "--log")
+    assert "has no line that says what the server's memory is for" in refused(*how, log_of("nothing"))
+    assert "log: cannot read" in refused(*how, tmp_path / "absent.log")
+
+
+def test_the_last_of_several_lines_counts(log_of) -> None:
+    twice = VLLM_LOG + VLLM_LOG.replace("55.10", "54.00")
+    assert read_log(log_of(twice))["KV cache, GiB"] == 54.0
