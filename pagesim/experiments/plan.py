@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.api import run
-from pagesim.errors import PagesimError
+from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.scheduling.data_parallel_options import OF_BALANCER, OF_RANKS
@@ -20,9 +20,9 @@ from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import (
     block_plan,
     check_cache_bytes,
-    check_graphs,
     check_longest,
     pipeline_stages,
+    refused_graphs,
 )
 from pagesim.setup.data_parallel import experts_on_each_gpu, ranks_of
 from pagesim.setup.engine_config import EngineConfig
@@ -269,8 +269,8 @@ def plan(
     check_longest(system, blocks)
     if cache_bytes is None:
         check_cache_bytes(config, sized)
-    if full_graphs and not enforce_eager:
-        check_graphs(options, blocks)
+    if full_graphs and not enforce_eager and (refusal := refused_graphs(options, blocks)):
+        raise CapacityError(refusal)
     ranges = pipeline_stages(config)
     tp = system.tensor_parallel_size
     divisions = [divide(spec, device, how, tp=tp, layers=each) for each in ranges] if given is None else []

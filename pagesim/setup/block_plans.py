@@ -345,6 +345,8 @@ def check_longest(system: System, blocks: BlockPlan) -> None:
     longest = blocks.longest
     shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
     remedy = "raise gpu_memory_utilization or tensor_parallel_size"
+    if system.kv_cache_memory_bytes is not None:
+        remedy = "raise kv_cache_memory_bytes or tensor_parallel_size"
     if system.num_blocks is not None:
         remedy = f"raise num_blocks (num_gpu_blocks_override) to at least {blocks.most_blocks + 1}"
     raise CapacityError(
@@ -378,16 +380,6 @@ def check_cache_bytes(config: EngineConfig, sized: Capacity) -> None:
         )
 
 
-def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:
-    """Refuse more sequences than the engine can start with if it captures full CUDA graphs.
-
-    Raises:
-        CapacityError: the engine does not start with this many sequences.
-    """
-    if refusal := refused_graphs(options, blocks):
-        raise CapacityError(refusal)
-
-
 def refused_graphs(options: VllmV1Options, blocks: BlockPlan) -> str:
     """Return why the engine refuses this many sequences with CUDA graphs, or '' if it does not."""
     refusal = blocks.beyond_graphs(options.max_num_seqs or 0)
@@ -414,8 +406,8 @@ def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
         check_block(config.model.cache_layers, config.system.block_size)
     blocks = block_plan(config).holding(num_blocks)
     check_longest(config.system, blocks)
-    if full_graphs:
-        check_graphs(options, blocks)
+    if full_graphs and (refusal := refused_graphs(options, blocks)):
+        raise CapacityError(refusal)
 
 
 def _in_flight(options: VllmV1Options) -> int:

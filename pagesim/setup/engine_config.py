@@ -22,6 +22,7 @@ from pagesim.setup.block_plans import (
     block_plan,
     check_cache_bytes,
     check_kv_dtype,
+    check_longest,
     divided_over,
     fitting_length,
     pipeline_stages,
@@ -34,7 +35,7 @@ from pagesim.setup.pool_plans import check_chunk, pool_plan
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, options_of, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
-from pagesim.sizing import Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
+from pagesim.sizing import BlockPlan, Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.adapters import Adapters
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
@@ -339,7 +340,8 @@ class EngineConfig:
         checks_length = self.sizing == "vllm" and self.system.num_blocks is None
         sized = self.capacity_of(blocks, self.max_model_len if checks_length else None)
         if blocks is not None and checks_length:
-            blocks.holding(sized.num_blocks).check_start()
+            held = blocks.holding(sized.num_blocks)
+            check_longest(self.system, held) if isinstance(held, BlockPlan) else held.check_start()
         check_cache_bytes(self, sized)
         return sized
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pagesim.errors import CapacityError, PagesimError
+from pagesim.errors import PagesimError
 from pagesim.models.layers import (
     ChunkLayer,
     Layer,
@@ -219,22 +219,6 @@ class BlockPlan:
             f"max_num_seqs is {max_num_seqs}, more than the {self.num_blocks} KV blocks; beside recurrent "
             "states vLLM captures full CUDA graphs only if each sequence can have a block, and does not "
             f"start so: lower max_num_seqs to at most {self.num_blocks}"
-        )
-
-    def check_start(self) -> None:
-        """Refuse, as the engine does at startup, a cache that cannot hold one request of ``max_model_len``.
-
-        Raises:
-            CapacityError: the request does not fit; the message names the longest that does.
-        """
-        if self.starts:
-            return
-        longest = self.longest
-        remedy = f"lower max_model_len to at most {longest}, or give" if longest else "give"
-        raise CapacityError(
-            f"max_model_len is {self.max_model_len} tokens, and one such request takes up to "
-            f"{self.most_blocks} KV blocks of {self.num_blocks}, one of them the null block: {remedy} the "
-            "cache more memory"
         )
 
 

@@ -48,7 +48,7 @@ def test_a_plan_is_that_of_the_log_in_every_field(logged):
         prefix_caching=logged.get("enable_prefix_caching", True),
         hybrid=logged.get("hybrid", True),
     )
-    plan.check_start()
+    assert plan.starts
     assert groups(plan) == logged["groups"]
     for field in ("bytes_per_block", "scheduler_block", "hash_block", "tokens", "state_mode"):
         assert getattr(plan, field) == logged[field]

@@ -47,10 +47,3 @@ def test_a_kernel_does_what_the_formula_does_on_the_hostile_grid(name):
     said = run("slow", OPS / "test_hostile.py", f"[{name}:")
     assert " passed" in said
     assert " skipped" not in said
-
-
-@pytest.mark.slow
-def test_kernels_do_what_the_references_do_at_odd_shapes():
-    said = run("slow", chosen="not test_hostile")
-    assert " passed" in said
-    assert " skipped" not in said

@@ -159,20 +159,17 @@ def test_what_is_in_flight_counts_in_windows_and_chunks_but_not_beyond_the_longe
     assert most(100_000) == [2049, 2048, 2048]
 
 
-def test_the_longest_request_that_a_refusal_names_is_the_longest_that_starts():
-    def start(max_model_len: int, num_blocks: int = 2000) -> None:
-        planned(
+def test_the_longest_request_that_fits_is_the_longest_that_starts():
+    def five_windows(max_model_len: int, num_blocks: int = 2000) -> BlockPlan:
+        return planned(
             *[WINDOW] * 5, FULL, in_flight_tokens=2048, max_model_len=max_model_len, num_blocks=num_blocks
-        ).check_start()
+        )
 
     # Five windows take 192 + 1 blocks each, and one block is the null block.
-    with pytest.raises(CapacityError, match=r"up to 3013 KV blocks of 2000, .* at most 16544, or give the"):
-        start(32768)
-    start(16544)
-    with pytest.raises(CapacityError, match="at most 16544"):
-        start(16545)
-    with pytest.raises(CapacityError, match="null block: give the cache more memory"):
-        start(32768, num_blocks=6)
+    plan = five_windows(32768)
+    assert (plan.most_blocks, plan.longest, plan.starts) == (3013, 16544, False)
+    assert [five_windows(longest).starts for longest in (16544, 16545)] == [True, False]
+    assert five_windows(32768, num_blocks=6).longest == 0
 
 
 def test_the_least_that_a_longest_request_holds_in_the_end_bounds_how_many_can_run():

@@ -56,58 +56,24 @@ def cut(
     return run_all(launches, out).cpu(), lse
 
 
-DECODES = {
-    "one token": {"context_lens": [1]},
-    "63 tokens and an empty row": {"context_lens": [63, 0, 64, 65], "group": 4},
-    "only an empty row": {"context_lens": [0]},
-    "skewed": {"context_lens": [1000, 1, 0, 63], "group": 8, "kv_heads": 1},
-    "block 1": {"context_lens": [65, 3], "block_size": 1, "head_dim": 80},
-    "block 256": {"context_lens": [300, 256], "block_size": 256, "head_dim": 128},
+PROBLEMS = {
     "block 5": {"context_lens": [161, 79, 80], "block_size": 5, "group": 2},
     "block 544, FP8": {"context_lens": [161, 79], "block_size": 544, "kv_dtype": FP8},
-    "HND": {"context_lens": [63, 130], "layout": "HND", "group": 3, "head_dim": 96},
-    "71 query heads of one KV head": {"context_lens": [70], "group": 71, "kv_heads": 1},
-    "bfloat16": {"context_lens": [100, 63], "dtype": BF16, "group": 4},
-    "float32": {"context_lens": [63, 5], "dtype": F32, "group": 2},
     "head size 192": {"context_lens": [40], "head_dim": 192},
-    "head size 512": {"context_lens": [40], "head_dim": 512, "dtype": BF16},
-    "FP8": {"context_lens": [150, 63], "kv_dtype": FP8, "group": 4},
-    "FP8, a scale a head, HND": {
-        "context_lens": [63], "kv_dtype": FP8, "head_scales": True, "dtype": BF16, "layout": "HND",
-    },
     "a window": {"context_lens": [200, 20, 0, 64], "window": 50, "group": 4},
-    "a window of one token": {"context_lens": [65, 64], "window": 1},
-    "a window of whole tiles": {"context_lens": [128, 129], "window": 64},
-    "a window, HND, block 256": {"context_lens": [300], "window": 40, "layout": "HND", "block_size": 256},
-    "sinks": {"context_lens": [63, 0, 200], "sinks": True, "group": 4},
-    "a soft cap": {"context_lens": [63, 100], "softcap": 3.0, "group": 4, "dtype": F32},
-}  # fmt: skip
-
-QUERIES = {
+    "a soft cap, float32": {"context_lens": [63, 100], "softcap": 3.0, "group": 4, "dtype": F32},
     "a chunk, a decode, nothing": {
         "context_lens": [90, 33, 40], "query_lens": [19, 1, 0], "group": 4, "kv_heads": 1,
     },
-    "four queries each": {"context_lens": [63, 4, 130], "query_lens": [4, 4, 4], "group": 4},
-    "eight queries across a tile's end": {"context_lens": [66, 71], "query_lens": [8, 8], "group": 2},
     "queries of 71 heads": {"context_lens": [40], "query_lens": [2], "group": 71, "kv_heads": 1},
-    "queries of 7 heads, block 1": {
-        "context_lens": [50, 9], "query_lens": [33, 9], "group": 7, "kv_heads": 1, "block_size": 1,
-    },
-    "a window of fewer tokens than queries": {"context_lens": [70], "query_lens": [8], "window": 2},
-    "a window after a prefix": {
-        "context_lens": [300, 0, 70], "query_lens": [5, 0, 70], "window": 64, "block_size": 8,
-    },
-    "a prompt, float32": {"context_lens": [37], "query_lens": [37], "group": 2, "dtype": F32},
     "all at once": {
         "context_lens": [70, 40, 0], "query_lens": [17, 7, 0], "window": 25, "sinks": True, "softcap": 4.0,
         "group": 2, "kv_dtype": FP8, "head_scales": True, "dtype": BF16,
     },
 }  # fmt: skip
-PROBLEMS = {**DECODES, **QUERIES}
-QUICK = ("block 5", "a window", "all at once")
+"""What the hostile grid does not have: odd sizes of blocks and heads, and errors near the reference's."""
 
 
-@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_the_op_is_exact(problem, device):
     case = make_case(**problem)
@@ -144,19 +110,15 @@ def test_a_reduction_takes_more_splits_than_it_reads_at_once(device):
     check(case, cut(case, device, splits=20)[0])
 
 
-@pytest.mark.slow_but("4")
-@pytest.mark.parametrize("queries", [1, 4])
-def test_tiles_before_the_window_are_not_read(queries, device):
+def test_tiles_before_the_window_are_not_read(device):
     """The splits that hold tokens are those of the tokens from the window's first tile on."""
-    case = make_case([1000, 300], query_lens=[queries] * 2, group=2, window=40)
+    case = make_case([1000, 300], query_lens=[4, 4], group=2, window=40)
     output, lse = cut(case, device, splits=5, tile=16, least=16)
     assert (lse > float("-inf")).sum(dim=2).max() <= 4  # of 56 + 3 tokens at most, in tiles of 16
     check(case, output)
 
 
-@pytest.mark.slow_but("16-128")
-@pytest.mark.parametrize("rows", [16, 64])
-@pytest.mark.parametrize("tile", [16, 64, 128])
+@pytest.mark.parametrize(("rows", "tile"), [(16, 128), (64, 16)])
 def test_any_configuration_is_exact(rows, tile, device):
     case = make_case([130, 40], query_lens=[37, 3], group=3, kv_heads=1, block_size=64)
     check(case, cut(case, device, 1, tile, rows)[0])

@@ -36,7 +36,6 @@ def check_write(device, key, value, slots, theirs, layout, scale=1.0):
 
 
 # The interpreter rounds to e4m3 wrongly where that carries into the exponent: these numbers are e4m3 already.
-@pytest.mark.slow_but("one-HND", "a head-NHD")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scale", [0.25, torch.tensor([0.5, 2.0, 1.0])], ids=["one", "a head"])
 def test_fp8_is_divided_by_its_scale_and_kept_within_448(layout, scale, device):
@@ -74,7 +73,6 @@ def pool(dtype, block, count=2):
     return [torch.randn(9, *block).to(dtype) for _ in range(count)]
 
 
-@pytest.mark.slow_but("FP8, a small block")
 @pytest.mark.parametrize(("dtype", "block"), POOLS)
 def test_blocks_are_copied_in_every_cache(dtype, block, device):
     theirs = pool(dtype, block)
@@ -86,7 +84,6 @@ def test_blocks_are_copied_in_every_cache(dtype, block, device):
     assert same([ours[0][5]], [theirs[0][0]])
 
 
-@pytest.mark.slow_but("float32, a block of several pieces")
 @pytest.mark.parametrize(("dtype", "block"), POOLS)
 def test_blocks_are_gathered_and_scattered(dtype, block, device):
     theirs = pool(dtype, block)
