@@ -15,7 +15,7 @@ from pagesim.setup.data_parallel import fuses_shared_experts
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
-from pagesim.setup.serve_words import FlagRefused, Reader, choice
+from pagesim.setup.serve_words import FlagRefused, Reader, choice, machines, number
 
 RELEASE = "0.5.23"
 """Release whose flags are read."""
@@ -59,6 +59,8 @@ WRITES = ("write_through", "write_through_selective", "write_back")
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` that are modelled."""
+
+GRAPHS = "cuda_graph_max_bs_decode"
 
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
@@ -155,6 +157,8 @@ def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Co
             "is not modelled; leave it out",
         )
     idle, notes = [], []
+    if (listed := "cuda-graph-bs-decode") in given:  # the largest outranks its own flag (memory_hook.py 207)
+        options[GRAPHS] = max(number(GRAPHS, int)(listed, each)[GRAPHS] for each in given[listed])
     if options.get("moe_a2a_backend", "none") != "none":
         options["ep_size"] = options.get("tensor_parallel_size", 1)
     if options.get("ep_size", 1) > 1:
@@ -181,6 +185,13 @@ def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Co
         if options.get(size) == 1:
             del options[size]
             idle.append(size.replace("_", "-"))
+    if machines(given, options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1)) > 1:
+        for beside in ("dp-size", "enable-hierarchical-cache"):
+            if beside.replace("-", "_") in options:
+                raise FlagRefused(
+                    "nnodes",
+                    f"--nnodes beside --{beside} affects scheduling and is not modelled; leave it out",
+                )
     if "enable-hierarchical-cache" not in given:
         hosted = ("hicache-ratio", "hicache-size", "hicache-write-policy")
         idle += [name for name in hosted if options.pop(name.replace("-", "_"), None) is not None]

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.models import model
-from pagesim.setup.serve_words import FlagRefused, number
+from pagesim.setup.serve_words import FlagRefused, machines, number
 
 EXPERTS = "enable-expert-parallel"
 
+START = "data-parallel-start-rank"
+
 OF_RANKS = (
+    START,
     *("data-parallel-size-local", "data-parallel-hybrid-lb", "data-parallel-external-lb"),
     "dp-sync-interval",
 )
@@ -32,6 +35,12 @@ def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list
         FlagRefused: a flag is not modelled, or vLLM does not start with it.
     """
     idle, notes = [], []
+    parallel = [options.get(f"{name}_parallel_size", 1) for name in ("tensor", "pipeline")]
+    if machines(given, parallel[0] * parallel[1]) > 1 and options.get("data_parallel_size", 1) > 1:
+        raise FlagRefused(
+            "nnodes",
+            "--nnodes beside --data-parallel-size affects scheduling and is not modelled; leave it out",
+        )
     moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
     if options.get("enable_eplb") is False:
         del options["enable_eplb"]
@@ -44,6 +53,8 @@ def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list
             del options["enable_expert_parallel"]
             idle.append(EXPERTS)
     hybrid, external = (options.pop(f"data_parallel_{name}_lb", False) for name in ("hybrid", "external"))
+    if START in given and "data_parallel_size_local" in options:
+        hybrid = True
     if hybrid and external:
         raise FlagRefused(
             "data-parallel-external-lb",

@@ -64,6 +64,14 @@ def number(option: str, read: Callable[[str], Any]) -> Reader:
     return reads
 
 
+def machines(flags: Mapping[str, list[str]], gpus: int) -> int:
+    """Return the machines of ``--nnodes``, which must divide the GPUs evenly, as both engines demand."""
+    found: int = number("nnodes", int)("nnodes", flags.get("nnodes", ["1"])[-1])["nnodes"]
+    if found < 1 or gpus % found:
+        raise FlagRefused("nnodes", f"--nnodes is {found}; it must divide the {gpus} GPUs evenly")
+    return found
+
+
 def choice(option: str, words: Mapping[str, str] | Iterable[str]) -> Reader:
     """Return a reader of an option whose value is one of several words.
 

@@ -65,6 +65,7 @@ VALUES = {
         "optimization-level": "0",
         "speculative-config": """'{"method": "ngram", "num_speculative_tokens": 4}'""",
         "performance-mode": "throughput",
+        "nnodes": "1",
         "kv-transfer-config": """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
     },
     "sglang-0.5.23": {
@@ -84,6 +85,7 @@ VALUES = {
         "speculative-algorithm": "EAGLE",
         "moe-a2a-backend": "deepep",
         "hicache-write-policy": "write_back",
+        "nnodes": "1",
     },
 }
 """Values of flags that do not take 32."""

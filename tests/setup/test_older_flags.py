@@ -47,6 +47,7 @@ def test_what_takes_the_place_of_a_flag_is_a_flag_of_the_release(engine: Engine)
         ),
         # SGLang 0.5.0 to 0.5.9, whose help names these flags.
         (SGLANG, "--cuda-graph-max-bs 64", "--cuda-graph-max-bs-decode 64"),
+        (SGLANG, "--cuda-graph-bs 1 2 4", "--cuda-graph-bs-decode 1 2 4"),
         (SGLANG, "--disable-piecewise-cuda-graph", "--disable-prefill-cuda-graph"),
         (SGLANG, "--piecewise-cuda-graph-max-tokens 1024", "--cuda-graph-max-bs-prefill 1024"),
         (SGLANG, "--enable-flashmla --enable-nan-detection", "--attention-backend flashmla"),
@@ -82,8 +83,8 @@ def test_an_older_flag_says_what_took_its_place_or_nothing(line: str, older: str
             "--hybrid-kvcache-ratio is a flag of older releases, which SGLang",
         ),
         (
-            f"{SGLANG} --cuda-graph-bs 1 2",
-            "--cuda-graph-bs-decode 1 2 affects scheduling and is not modelled",
+            f"{SGLANG} --max-micro-batch-size 2",
+            "--pp-max-micro-batch-size 2 affects scheduling and is not modelled",
         ),
     ],
 )
