@@ -70,9 +70,9 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     runs = serve_engines(chosen, trace_of(chosen), policies, clients=asked.clients)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for served in counted("runs", runs, len(TERMS) * len(policies)):
-        rows.append(served.values)
-        notes += served.notes
+    for row, said in counted("runs", runs, len(TERMS) * len(policies)):
+        rows.append(row)
+        notes += said
     for sizing, loop in TERMS:
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])

@@ -52,9 +52,9 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     )
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for each in counted("sizes", serve_sizes(chosen, trace, sizes, prompts, chunk), len(sizes)):
-        rows.append(each.values)
-        notes += each.notes
+    for row, said in counted("sizes", serve_sizes(chosen, trace, sizes, prompts, chunk), len(sizes)):
+        rows.append(row)
+        notes += said
     heads = {
         **{"tier_gib": "tier,\nGiB", "hit_pct": "hit\n%", "tier_pct": "loaded\n%", "bound_pct": "bound\n%"},
         **{"ttft_mean_s": "TTFT\nmean, s", "ttft_p50_s": "TTFT\np50, s", "ttft_p99_s": "TTFT\np99, s"},

@@ -10,7 +10,6 @@ import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.experiments.study_row import StudyRow
 from pagesim.models import model
 from pagesim.results.result import Result
 from pagesim.setup.comparison import each_policy
@@ -45,8 +44,8 @@ With the same bytes, memory limits the number of running sequences instead of an
 
 def serve_engines(
     system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
-) -> Iterator[StudyRow]:
-    """Serve a trace with each engine on each of the `TERMS`; clients send when their last answer arrives.
+) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield a row and notes of each engine on each of the `TERMS`; clients send when answers arrive.
 
     If an engine does not start on its own terms, its row has only ``policy``, ``sizing`` and ``loop``, and a
     note with the reason. Means are over the time while requests wait. Each ``_percent`` of an entry of the
@@ -96,9 +95,9 @@ def serve_engines(
                 result = run(one, trace, steps="iterations")
             except CapacityError as error:
                 terms_alone = {"policy": policy, "sizing": sizing, "loop": loop}
-                yield StudyRow(terms_alone, (f"{policy}: {error}",))
+                yield terms_alone, (f"{policy}: {error}",)
                 continue
-            yield StudyRow(_served(policy, sizing, loop, result), result.notes)
+            yield _served(policy, sizing, loop, result), result.notes
 
 
 def _longest(system: System, trace: Trace) -> int:

@@ -82,12 +82,10 @@ def test_a_prefix_that_returns_is_hit_where_prefixes_are_cached() -> None:
 
 def test_an_engine_that_does_not_start_with_so_long_prompts_is_named_with_the_reason() -> None:
     trace = make_trace("fixed:100000,64", num_requests=40)
-    refused = [
-        row for row in serve_engines(asked(), trace, ("vllm-v1", "orca-max")) if "batch" not in row.values
-    ]
-    found = [(row.values["policy"], row.values["sizing"]) for row in refused]
-    assert found == [("orca-max", "own"), ("orca-max", "own")]
-    assert "leave no room for a KV block" in refused[0].notes[0]
+    runs = serve_engines(asked(), trace, ("vllm-v1", "orca-max"))
+    refused = [(row["policy"], row["sizing"], notes) for row, notes in runs if "batch" not in row]
+    assert [each[:2] for each in refused] == [("orca-max", "own"), ("orca-max", "own")]
+    assert "leave no room for a KV block" in refused[0][2][0]
 
 
 def test_what_leaves_no_engine_at_saturation_is_refused(trace: Trace) -> None:

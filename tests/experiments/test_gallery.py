@@ -68,8 +68,14 @@ def test_the_stored_table_counts_every_byte_of_every_gpu() -> None:
         assert int(row["max_num_seqs"]) <= int(row["num_blocks"]) or not keeps_states(row["model"])
 
 
+SHORTER = {name: "chats" if name == "nemotron-h-8b" else "conversations" for name in of.MODELS}
+"""The load of each model whose requests need fewer iterations."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("row", stored(), ids=lambda row: f"{row['model']} {row['load']}")
+@pytest.mark.parametrize(
+    "row", [row for row in stored() if SHORTER[row["model"]] == row["load"]], ids=lambda row: row["model"]
+)
 def test_the_stored_table_is_what_runs_find_now(row: dict[str, str]) -> None:
     found = of.full(row["model"], row["load"], row["gpu"])
     assert {name: str(value) for name, value in found.row().items()} == row

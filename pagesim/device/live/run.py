@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,28 +89,27 @@ def run_live(
     system = system.model_copy(update={"frontend": "0"})
     config = EngineConfig(system)
 
-    def equip(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
-        return _equipped(
-            scheduler,
-            sized,
-            config,
-            longest=_longest(served, max_model_len),
-            dtype=dtype,
-            device=torch.device(device),
-            cuda_graphs=cuda_graphs,
-            swap=swap,
-            check=check,
-        )
+    made: list[MeasuredExecutor] = []
+
+    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
+        longest = _longest(served, max_model_len)
+        how: dict[str, Any] = {"dtype": dtype, "device": torch.device(device), "cuda_graphs": cuda_graphs}
+        made.append(_equipped(scheduler, sized, config, longest=longest, swap=swap, check=check, **how))
+        # Keep the garbage collector from scanning existing objects while the clock runs.
+        gc.collect()
+        gc.freeze()
+        return made[0]
 
     try:
-        result, executor = carry_out(
-            system, trace, equip, steps="iterations", progress=progress, observers=observers
-        )
+        result = run(system, trace, executor=make, steps="iterations", progress=progress, observers=observers)
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "
             "num_blocks, max_num_seqs or max_num_batched_tokens"
         ) from None
+    finally:
+        gc.unfreeze()
+    (executor,) = made
     live: dict[str, Any] = {
         "device": device,
         "dtype": DTYPES[str(dtype).removeprefix("torch.")],
@@ -127,35 +126,6 @@ def run_live(
         notes=(*result.notes, *notes),
         kept_steps=KeptFrames.of(result.steps.assign(**_parts(executor))),
     )
-
-
-def carry_out(
-    system: System,
-    trace: Trace,
-    equip: Callable[[Scheduler, Capacity, Trace], MeasuredExecutor],
-    **options: Any,
-) -> tuple[Result, MeasuredExecutor]:
-    """Replay a trace over a measured executor; return the result and the executor.
-
-    Args:
-        system: deployment to run.
-        trace: the requests.
-        equip: makes the executor, ready to begin.
-        **options: options of `pagesim.api.run`.
-    """
-    made: list[MeasuredExecutor] = []
-
-    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
-        made.append(equip(scheduler, sized, served))
-        # Keep the garbage collector from scanning existing objects while the clock runs.
-        gc.collect()
-        gc.freeze()
-        return made[0]
-
-    try:
-        return run(system, trace, executor=make, **options), made[0]
-    finally:
-        gc.unfreeze()
 
 
 def _equipped(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.experiments.prompt_blocks import PromptBlocks
-from pagesim.experiments.study_row import StudyRow
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
@@ -16,8 +16,8 @@ GIB = 1 << 30
 
 def serve_sizes(
     system: System, trace: Trace, sizes: Sequence[float], prompts: PromptBlocks, chunk: int
-) -> Iterator[StudyRow]:
-    """Replay a trace with different sizes of the host tier.
+) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield a row and notes of a trace's replay with each size of the host tier.
 
     In each row, ``hit_pct`` is the share of prompt tokens that hit on the device or were loaded, at each
     request's first admission. ``tier_pct`` is the share loaded, from each request's last load. ``bound_pct``
@@ -55,4 +55,4 @@ def serve_sizes(
             **{f"ttft_{name}_s": summary["ttft"][name] for name in ("mean", "p50", "p99")},
             "tokens_per_s": summary["throughput"]["tokens_per_s"] or 0.0,
         }
-        yield StudyRow(values, result.notes)
+        yield values, result.notes

@@ -19,7 +19,7 @@ A_PERCENT = 0.01
 def known(fake_device, small_grid):
     """Return the fake device and the profile that a calibration makes of it."""
     device = fake_device()
-    return device, calibrate("tiny", device="cpu", name="fake", seconds=0.01).profile
+    return device, calibrate("tiny", device="cpu", name="fake", seconds=0.002).profile
 
 
 def test_every_term_is_recovered_to_within_a_percent(known):
@@ -48,7 +48,7 @@ def test_what_one_part_takes_is_not_put_on_another(fake_device, small_grid):
     sizes = {"linear": 32, "head": 8, "write": 32, "overhead": 8}
     for slow in ("linear", "head", "write", "overhead"):
         fake_device(**{slow: lambda size: 0.1 + 1e-3 * size})
-        terms = calibrate("tiny", device="cpu", name="fake", seconds=0.01).profile.terms
+        terms = calibrate("tiny", device="cpu", name="fake", seconds=0.002).profile.terms
         for name, size in sizes.items():
             value = terms.at(name, 0)(size)
             assert (value > 0.09) == (name == slow), f"{slow} is slow; {name} takes {value} s"
@@ -94,5 +94,5 @@ def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_p
 @pytest.mark.slow
 def test_an_overhead_below_the_noise_is_said(fake_device, small_grid):
     fake_device(overhead=lambda sequences: 0.0)
-    profile = calibrate("tiny", device="cpu", name="fake", seconds=0.01).profile
+    profile = calibrate("tiny", device="cpu", name="fake", seconds=0.002).profile
     assert any("took no longer than its parts" in note for note in profile.notes)

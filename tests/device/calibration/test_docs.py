@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from tests import commands as command_line  # noqa: E402
 from tests.pages import check_programs, commands_in, text_of  # noqa: E402
 
 PAGES = {
@@ -19,9 +20,10 @@ PAGES = {
 
 
 @pytest.mark.slow_but("calibration")
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["calibration", "validate"])
 def test_its_commands_run_one_after_another(name, tmp_path, monkeypatch, small_grid, succeeds):
     """Those for a GPU are understood up to the device; the others really run, on a small grid."""
+    monkeypatch.setattr(command_line, "HANGS_AFTER_S", 600)
     monkeypatch.chdir(tmp_path)
     assert len(PAGES[name]) >= 2
     for words in PAGES[name]:

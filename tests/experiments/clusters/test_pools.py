@@ -163,13 +163,13 @@ def test_two_batches_in_flight_report_a_pull_a_batch_later() -> None:
 
 def test_pulls_through_one_port_wait_in_line() -> None:
     trace = ps.Trace([0.0, 0.0], [160, 160], [2, 2])
-    options: dict[str, Any] = {"cost": "affine:0.02,0,0", "num_blocks": 60, "link": "131.072MB/s"}
+    options: dict[str, Any] = {"cost": "affine:0.02,0,0", "num_blocks": 60, "link": "131.072MB/s:250ms"}
     apart = ps.simulate_pools(trace, prefill=2, decode=2, **options).requests
     into_one = ps.simulate_pools(trace, prefill=2, decode=1, **options).requests
     out_of_one = ps.simulate_pools(trace, prefill=1, decode=2, **options).requests
-    assert (apart["pull_over_s"] - apart["pull_begun_s"]).tolist() == pytest.approx([1.0, 1.0])
-    assert (into_one["pull_over_s"] - into_one["pull_begun_s"]).tolist() == pytest.approx([1.0, 2.0])
-    assert (out_of_one["pull_over_s"] - out_of_one["pull_begun_s"]).tolist() == pytest.approx([1.0, 2.0])
+    assert (apart["pull_over_s"] - apart["pull_begun_s"]).tolist() == pytest.approx([1.25, 1.25])
+    assert (into_one["pull_over_s"] - into_one["pull_begun_s"]).tolist() == pytest.approx([1.25, 2.5])
+    assert (out_of_one["pull_over_s"] - out_of_one["pull_begun_s"]).tolist() == pytest.approx([1.25, 2.5])
 
 
 def test_a_decoder_pulls_only_what_it_has_not_cached() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pagesim as ps
@@ -13,6 +13,7 @@ from tests.experiments.clusters.slow_decoder import SlowDecoder
 
 
 @pytest.mark.slow
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rate=st.sampled_from([2.0, 10.0, 40.0]),
