@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import product
 
 from pagesim.kernels.bench.grid import Grid, Values
 from pagesim.kernels.bench.rows import DIRECTIONS, STRATEGIES, Point
@@ -38,11 +37,11 @@ def default_points(bench: str, device: str, quick: bool = False, peers: Iterable
     Args:
         bench: ``attention``, ``swap``, ``copy`` or ``gemm``.
         device: ``cpu`` or ``cuda``.
-        quick: whether to return only a few points.
+        quick: whether to return only a few points, as always for a CPU, whose times say nothing.
         peers: ops of the installed peers.
     """
     if bench == "attention":
-        grids = _attention_cpu(quick) if device == "cpu" else _attention(quick, tuple(peers))
+        grids = _attention_cpu() if device == "cpu" else _attention(quick, tuple(peers))
     else:
         grids = {"swap": _swap, "copy": _copy, "gemm": _gemm}[bench](device, quick)
     return list({str(point): point for grid in grids for point in grid.points()}.values())
@@ -67,25 +66,14 @@ def layers_of(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _attention_cpu(quick: bool) -> Iterator[Grid]:
-    heads = ((4, 1),) if quick else ((4, 1), (4, 4))
-    common: Values = {"head_size": (64,), "dtype": ("fp32",), "layout": ("NHD",)}
-    shapes = ((2, 64),) if quick else ((1, 128), (4, 128), (4, 512))
-    blocks = (16,) if quick else (1, 16, 128)
-    yield Grid(
-        "attention", (*OURS, "gather-decode"), {**common, HEADS: heads, SHAPE: shapes, "block_size": blocks}
-    )
-    prompts = ((1, 32, 32),) if quick else ((1, 64, 64), (2, 32, 128))
-    yield Grid(
-        "attention",
-        ("paged-prefill", "sdpa-prefill"),
-        {**common, HEADS: heads, PROMPT: prompts, "block_size": (16,)},
-    )
-    yield Grid(
-        "attention",
-        ("mla-decode",),
-        {SHAPE: shapes[:1], "q_heads": (4,), "block_size": (16,), "dtype": ("fp32",)},
-    )
+def _attention_cpu() -> Iterator[Grid]:
+    common: Values = {HEADS: ((4, 1),), "head_size": (64,), "dtype": ("fp32",), "layout": ("NHD",)}
+    blocks: Values = {**common, SHAPE: ((2, 64),), "block_size": (16,)}
+    yield Grid("attention", (*OURS, "gather-decode"), blocks)
+    prompts: Values = {**common, PROMPT: ((1, 32, 32),), "block_size": (16,)}
+    yield Grid("attention", ("paged-prefill", "sdpa-prefill"), prompts)
+    latents: Values = {SHAPE: ((2, 64),), "q_heads": (4,), "block_size": (16,), "dtype": ("fp32",)}
+    yield Grid("attention", ("mla-decode",), latents)
 
 
 def _attention(quick: bool, peers: tuple[str, ...]) -> Iterator[Grid]:
@@ -128,8 +116,7 @@ def _attention(quick: bool, peers: tuple[str, ...]) -> Iterator[Grid]:
 
 def _swap(device: str, quick: bool) -> Iterator[Grid]:
     if device == "cpu":
-        sizes, counts = ((16 * KIB,), (16,)) if quick else ((4 * KIB, 64 * KIB, 256 * KIB), (16, 64))
-        yield from _swaps(tuple((2, size, count) for size, count in product(sizes, counts)), STRATEGIES[:2])
+        yield from _swaps(((2, 16 * KIB, 16),), STRATEGIES[:2])
         return
     opt = model("opt-13b")
     if not quick:
@@ -156,16 +143,15 @@ def _copy(device: str, quick: bool) -> Iterator[Grid]:
     shape = ("pieces", "piece_bytes", "blocks")
     common: Values = {"block_size": (16,), "layout": ("NHD",)}
     if device == "cpu":
-        yield Grid("copy", ("device-copy",), {"piece_bytes": (MIB,) if quick else (MIB, 64 * MIB)})
-        tokens: tuple[int, ...] = (64,) if quick else (1, 64, 1024)
+        yield Grid("copy", ("device-copy",), {"piece_bytes": (MIB,)})
         fp32: Values = {**common, "kv_heads": (4,), "head_size": (64,), "dtype": ("fp32",)}
-        yield Grid("copy", ("reshape-and-cache",), {**fp32, "tokens": tokens})
+        yield Grid("copy", ("reshape-and-cache",), {**fp32, "tokens": (64,)})
         yield Grid("copy", MOVES, {shape: ((2, 16 * KIB, 16),), "dtype": ("fp32",)})
         return
     sizes = (256 * MIB,) if quick else (MIB, 16 * MIB, 256 * MIB, GIB)
     yield Grid("copy", ("device-copy",), {"piece_bytes": sizes})
     writes: Values = {**common, "kv_heads": (8, 40), "head_size": (128,), "dtype": ("fp16",)}
-    tokens = (8192,) if quick else (1, 256, 8192, 65536)
+    tokens: tuple[int, ...] = (8192,) if quick else (1, 256, 8192, 65536)
     yield Grid("copy", ("reshape-and-cache",), {**writes, "tokens": tokens})
     piece = 16 * 40 * 128 * 2  # the keys of a block of 16 tokens in one layer of OPT-13B
     counts = (1024,) if quick else (4, 64, 1024)
@@ -176,8 +162,8 @@ def _copy(device: str, quick: bool) -> Iterator[Grid]:
 
 def _gemm(device: str, quick: bool) -> Iterator[Grid]:
     if device == "cpu":
-        m: tuple[int, ...] = (1, 16) if quick else (1, 16, 256)
-        yield Grid("gemm", ("linear",), {("n", "k"): ((192, 64), (64, 256)), "m": m, "dtype": ("fp32",)})
+        sizes = ((192, 64), (64, 256))
+        yield Grid("gemm", ("linear",), {("n", "k"): sizes, "m": (1, 16), "dtype": ("fp32",)})
         return
-    m = (1, 256) if quick else (1, 16, 64, 256, 1024, 4096)
+    m: tuple[int, ...] = (1, 256) if quick else (1, 16, 64, 256, 1024, 4096)
     yield Grid("gemm", ("linear",), {("n", "k"): layers_of(model("opt-13b")), "m": m, "dtype": ("fp16",)})

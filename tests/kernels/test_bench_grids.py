@@ -65,7 +65,7 @@ def test_ours_is_compared_with_the_best_other_op_of_its_shape():
 @pytest.mark.parametrize("bench", BENCHES)
 def test_what_is_measured_by_default_is_distinct_and_quick_is_less(bench, device):
     whole, quick = (default_points(bench, device, quick) for quick in (False, True))
-    assert 0 < len(quick) < len(whole)
+    assert 0 < len(quick) < len(whole) or (device == "cpu" and quick == whole)
     names = {op for op in (point.op for point in whole) if op not in peers.PEERS}
     assert {point.op for point in quick} <= names | set(peers.PEERS)
 
