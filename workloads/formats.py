@@ -8,14 +8,12 @@ from typing import Any
 
 from pagesim.errors import TraceError
 from pagesim.workloads import (
-    agentic_mooncake,
     aiperf,
     bailian,
     llmservingsim,
     spans,
     tables,
     texts,
-    tracelab,
     weka,
 )
 from pagesim.workloads.rows import Rows, listed
@@ -64,28 +62,6 @@ READERS: dict[str, Format] = {
         "Elapsed time; failed requests are left out)",
         (["timestamp"], ["request tokens"], ["response tokens"]),
         lambda rows, _: tables.read_burstgpt(rows),
-    ),
-    "tracelab": Format(
-        "TraceLab's rounds of coding agents (JSON lines: session_id, round_index, input_tokens_total, "
-        "prefix_tokens, output_tokens, timing_events)",
-        _each(
-            "session_id",
-            "round_index",
-            "input_tokens_total",
-            "prefix_tokens",
-            "output_tokens",
-            "timing_events",
-        ),
-        lambda rows, _: tracelab.read_tracelab(rows),
-    ),
-    "agentic-mooncake": Format(
-        "Agentic Mooncake, version 2 (JSON lines: a header with block_size, then request_id, play_id, "
-        "session_id, input_length, output_length, hash_ids, not_before_ms, dependencies)",
-        _each(
-            "schema", "request_id", "play_id", "session_id", "input_length", "output_length", "not_before_ms"
-        ),
-        lambda rows, _: agentic_mooncake.read_agentic_mooncake(rows),
-        closed_loop=True,
     ),
     "qwen-bailian": Format(
         "Qwen-Bailian (JSON lines: timestamp in seconds, input_length, output_length, chat_id, "

@@ -44,6 +44,7 @@ class Pagesim(LazyCommands):
 cli = typer.Typer(
     name="pagesim",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
 )

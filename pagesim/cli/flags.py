@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
-from pagesim.cli.completion import complete
 from pagesim.cli.spellings import SHOWN
 from pagesim.setup.scenario import APART, Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
@@ -212,9 +211,7 @@ class EngineCommand(Command):
         try:
             ctx.meta[_ENGINE], rest = engine_options(args)
         except ValueError as error:
-            if not ctx.resilient_parsing:  # while a shell completes the line, its end may be missing
-                ctx.fail(str(error))
-            rest = args
+            ctx.fail(str(error))
         return super().parse_args(ctx, rest)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -287,7 +284,6 @@ def _flag(name: str, field: FieldInfo) -> Any:
         metavar=("<int>" if kinds == [int] else "<text>") if int in kinds else None,
         parser=_whole if int in kinds else None,
         rich_help_panel=panel,
-        autocompletion=_completing(name, kinds, choices),
     )
     return Annotated[(int if kinds == [int] else float if kinds == [float] else str) | None, option]
 
@@ -303,10 +299,6 @@ def _number(text: str, kind: Any) -> Any:
 def _whole(text: str) -> int | str:
     """Return an integer; other spellings, such as 8k, are left to the scenario."""
     return int(text) if text.removeprefix("-").isdecimal() else text
-
-
-def _completing(name: str, kinds: list[Any], choices: list[str]) -> Any:
-    return None if kinds in ([int], [float]) else complete(name, choices)
 
 
 def _parts(annotation: Any) -> list[Any]:

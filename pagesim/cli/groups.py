@@ -33,7 +33,7 @@ class Commands(TyperGroup):
 
 
 class LazyCommands(Commands):
-    """A group of commands from a table; help and completion list them without importing any."""
+    """A group of commands from a table; help lists them without importing any."""
 
     table: ClassVar[tuple[Entry, ...]]
 
@@ -46,10 +46,6 @@ class LazyCommands(Commands):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         self._listed().format_commands(ctx, formatter)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        listed = self._listed()
-        return listed.shell_complete(typer.Context(listed, parent=ctx), incomplete)
 
     def _listed(self) -> TyperGroup:
         """Return a group with the same names and options whose commands have only one line of help."""

@@ -16,7 +16,6 @@ from pagesim.cli.printing import put_table
 from pagesim.cli.runs import JOBS
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
-from pagesim.setup.files import check_file
 from pagesim.setup.system import System, checked
 
 if TYPE_CHECKING:
@@ -68,13 +67,6 @@ GRID = Annotated[
 PLOT = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw where the memory goes into FILE.png and FILE.svg.")
 ]
-PAGE = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Write an HTML page about the plan; it opens from disk and fetches nothing."
-    ),
-]
-
 FETCH = Annotated[
     bool,
     typer.Option(
@@ -116,7 +108,6 @@ def command(
     available_gib: AVAILABLE = None,
     enforce_eager: EAGER = False,
     plot: PLOT = None,
-    page: PAGE = None,
     fetch: FETCH = False,
     log: LOG = None,
     step: STEP = None,
@@ -154,8 +145,6 @@ def command(
             raise PagesimError(f"{name} is for --saturate; give it, too")
     if step is not None and grid:
         raise PagesimError("step is for one plan: leave --grid out")
-    if page is not None:
-        check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
     if fetch and "model" in flags:
@@ -173,7 +162,7 @@ def command(
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
         how = {"cache_bytes": cache_bytes, "enforce_eager": enforce_eager, "full_graphs": full_graphs}
-        _side_by_side(given, grid, how, plot, page, json, force)
+        _side_by_side(given, grid, how, plot, json, force)
         show.say_notes(lines)
         return
     written: list[Path] = []
@@ -181,8 +170,8 @@ def command(
     logged = {} if log is None else read_log(log)
     priced = None if step is None else price_step(system, step)
     if system.policy == "sglang":
-        if any(each is not None for each in (available_gib, plot, page)):
-            raise PagesimError("available_gib, plot and page are for plans of vLLM; leave them out")
+        if available_gib is not None or plot is not None:
+            raise PagesimError("available_gib and plot are for plans of vLLM; leave them out")
         of_sglang = plan_sglang(system)
         rows = beside_log(logged, of_sglang, None)
         if json:
@@ -200,8 +189,6 @@ def command(
         parts = {part.name: part.bytes / GIB for part in found.parts}
         title = "Where the memory of each GPU goes"
         written += _draw(gpu_memory_bar(parts, title, load_of(system)), plot, force)
-    if page is not None:
-        written += _write_page({f"{system.model} on {system.gpu}": found}, page)
     exact = None
     if left := logged.get("KV cache, GiB"):
         exact = plan(
@@ -237,21 +224,11 @@ def _draw(figure: Figure, plot: Path, force: bool) -> list[Path]:
     return show.put_figure(figure, stem.parent, stem.name, force)
 
 
-def _write_page(plans: dict[str, Plan], page: Path) -> list[Path]:
-    from pagesim.results.report.plans import write_plan_page
-
-    if not plans:
-        raise PagesimError("page: there is nothing to show, none of these models fits")
-    write_plan_page(plans, page)
-    return [page]
-
-
 def _side_by_side(
     given: dict[str, Any],
     grid: list[str],
     how: dict[str, Any],
     plot: Path | None,
-    page: Path | None,
     json: bool,
     force: bool,
 ) -> None:
@@ -284,13 +261,6 @@ def _side_by_side(
         shared = load_of(checked(System, {**given, **found[0].point}), list(axes))
         title = f"Where the memory of each GPU goes, by {varied}"
         written += _draw(plan_bars(bars, title, shared), plot, force)
-    if page is not None:
-        there = {
-            ", ".join(str(value) for value in each.point.values()): each.plan
-            for each in found
-            if each.plan is not None
-        }
-        written += _write_page(there, page)
     if json:
         show.as_json([each.as_dict() for each in found])
     else:

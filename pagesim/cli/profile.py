@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from pagesim.cli import show, show_profile
-from pagesim.cli.completion import complete
 from pagesim.cli.flags import JSON, OUT
-from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
 from pagesim.cli.profile_import import cli as importing
 from pagesim.costs.profiles import LAUNCH_S, find_profile
 from pagesim.costs.profiles import rescale as carry
@@ -28,13 +26,11 @@ cli.add_typer(importing, name="import")
 
 PROFILE = Annotated[
     str,
-    typer.Argument(
-        metavar="PROFILE", help="A profile's name, or its JSON file.", autocompletion=complete("profile")
-    ),
+    typer.Argument(metavar="PROFILE", help="A profile's name, or its JSON file."),
 ]
 MODEL = Annotated[
     str,
-    typer.Option(help="The model that an analytic profile is made for.", autocompletion=complete("model")),
+    typer.Option(help="The model that an analytic profile is made for."),
 ]
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 
@@ -65,7 +61,7 @@ def compare(
     *,
     profiles: Annotated[
         list[str],
-        typer.Argument(metavar="PROFILE…", help="Names or JSON files.", autocompletion=complete("profile")),
+        typer.Argument(metavar="PROFILE…", help="Names or JSON files."),
     ],
     model: MODEL = "opt-13b",
 ) -> None:
@@ -84,35 +80,6 @@ def compare(
             f"these are profiles of several models ({each}); --model chooses an analytic one's"
         )
     show_profile.compared(found)
-
-
-@cli.command("operators")
-def operators(
-    *,
-    systems: Annotated[
-        list[str], typer.Argument(metavar="GPU…", help="GPUs, or the tables' own names of them.")
-    ],
-    backend: BACKEND = "vllm",
-    version: VERSION = None,
-    tables: TABLES = None,
-    as_json: JSON = False,
-) -> None:
-    """Print the operator tables of GPUs, with their releases and held-out errors.
-
-    The error is that of predicting a point from its neighbours.
-
-    Example: pagesim profile operators h100 a100-80gb
-    """
-    from pagesim.costs.operators.aiconfigurator import tables_of
-
-    found = {system: tables_of(system, backend, version, tables).all() for system in systems}
-    if as_json:
-        show.as_json(
-            {system: [show_profile.operators_row(each) for each in of] for system, of in found.items()}
-        )
-        return
-    for system, of in found.items():
-        show_profile.operators(system, of)
 
 
 @cli.command("rescale")

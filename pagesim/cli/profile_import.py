@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from pagesim.cli import show, show_profile
-from pagesim.cli.completion import complete
 from pagesim.costs.profiles import Profile, import_llmservingsim, import_vidur
 from pagesim.hardware import gpu as gpu_of
 from pagesim.models import model as model_of
@@ -27,8 +26,8 @@ MAYBE_TARGET = Annotated[
         metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
     ),
 ]
-MODEL = Annotated[str, typer.Option(help="The model.", autocompletion=complete("model"))]
-GPU = Annotated[str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))]
+MODEL = Annotated[str, typer.Option(help="The model.")]
+GPU = Annotated[str, typer.Option(help="The GPU that it was measured on.")]
 TP = Annotated[
     int,
     typer.Option("--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1),

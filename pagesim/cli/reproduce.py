@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagesim.cli import show
-from pagesim.cli.completion import complete
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError
 
@@ -20,11 +19,7 @@ if TYPE_CHECKING:
 
 NAMES = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FIGURE…",
-        help="fig2, table1, fig11, …, fig19b, beyond-…, or all.",
-        autocompletion=complete("figures"),
-    ),
+    typer.Argument(metavar="FIGURE…", help="fig2, table1, fig11, …, fig19b, beyond-…, or all."),
 ]
 FOLDER = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for figures, tables and replays.")]
 SHAREGPT = Annotated[

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.cli.show import say
 from pagesim.costs import Profiled, step_shape
-from pagesim.costs.operators.tables import OperatorTable
 from pagesim.costs.profiles import ANY_BLOCK, Profile
 from pagesim.models import model as model_of
 from pagesim.sim.clock import TICKS_PER_SECOND
@@ -88,25 +86,3 @@ def compared(profiles: Mapping[str, Profile]) -> None:
         ticks = [cost.iteration(typical) for cost in costs]
         rows.append((label, [f"{1e3 * each / TICKS_PER_SECOND:,.3f}" for each in ticks]))
     put_side_by_side("Iterations, ms", list(profiles), rows)
-
-
-def operators_row(table: OperatorTable) -> dict[str, Any]:
-    """Return a table's metadata, for JSON."""
-    return {
-        "table": " ".join(table.name),
-        "release": table.release,
-        **table.held_out.model_dump(exclude={"median"}),
-    }
-
-
-def operators(system: str, found: Sequence[OperatorTable]) -> None:
-    """Print a system's tables: their release, and the error of predicting points from their neighbours."""
-    rows = []
-    for table in found:
-        errors = table.held_out
-        percents = (f"{100 * each:.1f}" if errors.points else "–" for each in (errors.mean, errors.worst))
-        rows.append(
-            (" ".join(table.name), table.release, f"{len(table.keys):,}", f"{errors.points:,}", *percents)
-        )
-    heads = ("table", "release", "shapes", "held out", "mean", "worst")
-    put_table(f"{system}: relative errors of held-out points, %", heads, rows, texts=(0, 1))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli import show
-from pagesim.cli.completion import complete
 from pagesim.cli.flags import FORCE, OUT, workload_flags
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError, TraceError, escaped
@@ -34,9 +33,7 @@ cli = typer.Typer(
 
 TRACE = Annotated[
     str,
-    typer.Argument(
-        metavar="TRACE", help="A trace file, or a bundled workload's name.", autocompletion=complete("trace")
-    ),
+    typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name."),
 ]
 READ = ("turns", "tokenizer", "on_bad_row")
 MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", "think", *READ)

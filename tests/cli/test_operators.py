@@ -22,19 +22,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_tables_and_their_errors_are_printed(tables: Path, cli: Cli):
-    done = cli("profile", "operators", "h100_sxm", "--tables", tables)
-    assert done.code == 0, done.err
-    assert "gemm bfloat16" in done.out
-    assert "vllm 1.2.0" in done.out
-    rows = cli("profile", "operators", "h100_sxm", "--tables", tables, "--json").json["h100_sxm"]
-    assert rows[0]["table"] == "gemm bfloat16"
-    assert rows[0]["points"] > 50
-    assert rows[0]["mean"] < 0.001
-    bundled = cli("profile", "operators", "h100", "--json").json["h100"]
-    assert {row["release"] for row in bundled} >= {"vllm 0.24.0", "vllm 0.19.0"}
-
-
 def test_a_profile_is_imported_and_used(tables: Path, cli: Cli):
     options = ("--system", "h100_sxm", "--model", "llama-3.1-8b", "--tp", "2", "--tables", tables)
     done = cli("profile", "import", "aiconfigurator", *options)

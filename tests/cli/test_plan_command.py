@@ -277,16 +277,6 @@ def test_plans_stand_side_by_side_and_one_that_does_not_fit_says_why(succeeds, t
     assert {path.name for path in tmp_path.iterdir()} == {"gpus.png", "gpus.svg"}
 
 
-def test_a_page_about_plans_leaves_out_what_does_not_fit(succeeds, refused, tmp_path):
-    page = tmp_path / "plan.html"
-    common = ("plan", "--gpu", "l40s", "--max-model-len", "4096", "--page", page)
-    succeeds(*common, "--grid", "model=llama-3.1-8b,llama-3.1-70b")
-    text = page.read_text("utf-8")
-    assert '"name":"llama-3.1-8b"' in text
-    assert '"name":"llama-3.1-70b"' not in text
-    assert "none of these models fits" in refused(*common, "--grid", "model=llama-3.1-70b")
-
-
 def test_a_point_of_a_grid_is_the_plan_alone(succeeds):
     alone = succeeds(*GRID, "--tensor-parallel-size", "4", "--json").json
     first, second = succeeds(*GRID, "--grid", "tensor_parallel_size=1,4", "--json").json
@@ -322,7 +312,7 @@ def test_a_servers_line_gives_the_plan_of_its_flags(succeeds):
 
 def test_what_is_of_vllms_plans_alone_is_refused_with_a_line_of_sglangs(refused):
     line = ("plan", "--gpu", "h100", "--serve", "sglang serve Qwen/Qwen3-8B")
-    for flag in (("--available-gib", "40"), ("--plot", "x"), ("--page", "x.html")):
+    for flag in (("--available-gib", "40"), ("--plot", "x")):
         assert "are for plans of vLLM; leave them out" in refused(*line, *flag)
     assert "a plan is one of vLLM's memory" in refused(*line, "--grid", "tensor_parallel_size=1,2")
     assert "--serve needs the GPU" in refused("plan", "--serve", "vllm serve Qwen/Qwen3-8B")

@@ -42,8 +42,8 @@ def test_a_table_fits_100_columns_and_breaks_no_word(command, succeeds, monkeypa
 @pytest.mark.parametrize("grid", [(), ("--grid", "gpu=h100,h200")], ids=["a plan", "plans"])
 def test_a_plan_says_which_files_it_wrote(grid, json, succeeds, tmp_path):
     plan = ("plan", "--model", "llama-3.1-8b", *(grid or ("--gpu", "h100")))
-    done = succeeds(*plan, "--plot", tmp_path / "plan.png", "--page", tmp_path / "plan.html", *json)
-    files = [tmp_path / f"plan.{ending}" for ending in ("png", "svg", "html")]
+    done = succeeds(*plan, "--plot", tmp_path / "plan.png", *json)
+    files = [tmp_path / f"plan.{ending}" for ending in ("png", "svg")]
     assert f"wrote {' and '.join(map(str, files))}\n" in (done.err if json else done.out)
     assert sorted(tmp_path.iterdir()) == sorted(files)
     assert not json or done.json

@@ -18,7 +18,6 @@ PLAN = ("plan", "--model", "llama-3.1-8b", "--gpu", "h100")
 
 WRITERS = {
     "report": ("report.html", ("report", "{result}", "--instants", "0", "--out", "{}"), True),
-    "plan --page": ("plan.html", (*PLAN, "--page", "{}"), True),
     "plan --plot": ("plan.png", (*PLAN, "--plot", "{}"), True),
     "trace convert": ("t.csv", ("trace", "convert", "{trace}", "{}"), True),
     "trace convert to Parquet": ("t.parquet", ("trace", "convert", "{trace}", "{}"), True),

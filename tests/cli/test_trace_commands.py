@@ -41,9 +41,7 @@ def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succee
     ("name", "thought"),
     [
         ("burstgpt-sessions", [0, 0, 6]),  # sent at 1000 s, over 4 s later; the next one is sent at 1010 s
-        ("tracelab", [0, 5.5, 5.5]),  # a message every 10 s, answered 4.5 s after it
         ("llmservingsim-agentic", [0, 0.25, 0]),  # a tool of 250,000,000 ns
-        ("agentic-mooncake", [0, 0.25]),  # a delay of 250 ms
     ],
 )
 def test_a_converted_trace_keeps_the_time_between_turns(name, thought, suffix, succeeds, tmp_path):
@@ -52,7 +50,7 @@ def test_a_converted_trace_keeps_the_time_between_turns(name, thought, suffix, s
     succeeds("trace", "convert", source, target)
     assert load(target, turns="after-completion").think_s.tolist() == thought
     # Turns that have times of their own arrive at these unless told otherwise.
-    assert (load(target).think_s is None) == (name in ("burstgpt-sessions", "tracelab"))
+    assert (load(target).think_s is None) == (name == "burstgpt-sessions")
 
 
 def test_every_format_can_be_described_and_replayed(file, succeeds):

@@ -132,13 +132,3 @@ def test_help_waits_for_no_heavy_library(command, heavy, tmp_path):
     done = python(program, tmp_path)
     assert done.stdout.endswith("[]\n"), done.stdout[-200:] + done.stderr
     assert "Usage: " in done.stdout
-
-
-def test_completion_of_a_command_imports_none(tmp_path):
-    program = (
-        "import os, sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim']\n"
-        "os.environ.update(_PAGESIM_COMPLETE='complete_bash', COMP_WORDS='pagesim p', COMP_CWORD='1')\n"
-        "try:\n    app()\nfinally:\n    print([name for name in sys.modules if name == 'pagesim.cli.plan'])\n"
-    )
-    done = python(program, tmp_path)
-    assert done.stdout.split() == ["plan", "profile", "[]"]
