@@ -173,7 +173,10 @@ class Result(Stored):
             return Report(page.read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
+        from pagesim.results.prometheus import openmetrics
+
         super().write(folder)
+        (folder / "metrics.prom").write_text(openmetrics(self), encoding="utf-8")
         if self.kept_steps is not None:
             self.kept_steps.write(folder / "steps.parquet")
         for name in TABLES[2:]:

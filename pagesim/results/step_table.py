@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import ENTRIES, LedgerShape, paper_view
@@ -42,33 +41,6 @@ STEP_COLUMNS = (
     *ENTRIES,
 )
 """Columns of every steps table; ``iterations`` is added without ``--steps``, more entries if hybrid."""
-
-Floats = npt.NDArray[np.float64]
-
-
-def states_at(steps: pd.DataFrame, t: Floats) -> dict[str, Floats]:
-    """Return a server's state at given instants from its steps table, with zeros while it is idle.
-
-    Args:
-        steps: steps table, one row per iteration or stretch.
-        t: instants in seconds, ``[T]``, ascending.
-
-    Returns:
-        Requests ``running`` and ``waiting``, and ``kv_use``, the share of KV blocks in use, ``[T]`` each.
-    """
-    if not len(steps):
-        return dict.fromkeys(("running", "waiting", "kv_use"), np.zeros(len(t)))
-    # The null block of vllm-v1 is not counted, as on the real server.
-    use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
-    start = steps["start"].to_numpy()
-    last = start + steps["step_s"].to_numpy() * steps.get("iterations", 1)
-    at = np.searchsorted(start, t, "right") - 1
-    busy = (at >= 0) & (t < np.asarray(last)[np.maximum(at, 0)])
-    columns = {"running": steps["num_running"], "waiting": steps["num_waiting"], "kv_use": use}
-    return {
-        name: np.where(busy, each.to_numpy(np.float64)[np.maximum(at, 0)], 0.0)
-        for name, each in columns.items()
-    }
 
 
 class StepTable:

@@ -23,8 +23,8 @@ from pagesim.experiments.recorded.errors import (
     residuals_of,
 )
 from pagesim.experiments.recorded.recording import RecordedRun, Rows, Series
+from pagesim.results.prometheus import states_at
 from pagesim.results.result import Result
-from pagesim.results.step_table import states_at
 from pagesim.setup.data_parallel import ranks_of
 from pagesim.setup.system import System, checked
 
