@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from pagesim.experiments.golden import compare_log
-from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.system import System, checked
 from tests.golden.test_sglang_rules import (
     as_log,
+    flags_of,
+    link_of,
     load,
     log_of,
+    newer,
     random_drafts,
     random_knobs,
     random_options,
     random_trace,
     with_priorities,
 )
+
+__all__ = ["newer"]
 
 
 def random_host(rnd: Random) -> dict[str, Any]:
@@ -50,10 +53,8 @@ def compared(driver: Path, folder: Path, seed: int, monkeypatch: pytest.MonkeyPa
         with_priorities(trace, rnd)
     ratio = rnd.choice((1.0, 1.2, 2.0, 4.0))
     capacity, page = options["max_total_tokens"], options["page_size"]
-    flags = ["--hicache-host-tokens", str((int(capacity * ratio) // page + 1) * page)]
-    for name, value in options.items():
-        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    asked = common.parser("").parse_args(["--trace", str(trace), *flags, "--max-steps", "60000"])
+    on_host = {"hicache_host_tokens": (int(capacity * ratio) // page + 1) * page}
+    asked = common.parser("").parse_args(flags_of(options | on_host, trace))
     try:
         log = as_log(mini.MiniHost(asked).go())
     except AssertionError:
@@ -64,8 +65,7 @@ def compared(driver: Path, folder: Path, seed: int, monkeypatch: pytest.MonkeyPa
     cost = options.pop("d2h")
     del options["h2d"]
     ours = log_of({**options, "hicache_ratio": ratio}, trace, steps)
-    block_bytes = EngineConfig(checked(System, {"policy": "sglang", **ours.options})).capacity.block_bytes
-    ours.options["kv_offloading_link"] = f"{block_bytes / page / cost / 1e9!r}GB/s" if cost else "1e30GB/s"
+    ours.options["kv_offloading_link"] = link_of(cost, ours.options)
     for stepping in (False, True):
         difference = compare_log(ours, stepping=stepping).difference
         assert difference is None, f"seed {seed}, {ours.options}: {difference}"
@@ -73,28 +73,17 @@ def compared(driver: Path, folder: Path, seed: int, monkeypatch: pytest.MonkeyPa
     return {name: int(log[name].sum()) for name in names}
 
 
-@pytest.fixture(scope="module")
-def driver(shared: Path) -> Path:
-    """Return the folder of that program."""
-    folder = shared / "golden" / "sglang-today" / "driver"
-    if not (folder / "mini_host.py").is_file():
-        pytest.skip("the program written from SGLang's rules, sglang-today/driver/mini_host.py, is absent")
-    return folder
-
-
-def test_some_hosts_decide_by_the_rules(
-    driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [compared(driver, tmp_path, seed, monkeypatch) for seed in (4, 7)]
+def test_some_hosts_decide_by_the_rules(newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [compared(newer, tmp_path, seed, monkeypatch) for seed in (4, 7)]
     assert all(did and did["written_tokens"] and did["loaded_tokens"] for did in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_random_hosts_decide_by_the_rules(
-    driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     seeds = range(10 * part, 10 * part + 10)
-    found = [did for seed in seeds if (did := compared(driver, tmp_path, seed, monkeypatch)) is not None]
+    found = [did for seed in seeds if (did := compared(newer, tmp_path, seed, monkeypatch)) is not None]
     assert len(found) > 5
     assert sum(did["loaded_tokens"] > 0 for did in found) > 1

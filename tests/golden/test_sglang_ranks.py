@@ -13,30 +13,24 @@ import pandas as pd
 import pytest
 
 from pagesim.experiments.golden import compare_log
-from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.system import System, checked
 from tests.golden.test_sglang_rules import (
     as_log,
+    flags_of,
+    link_of,
     log_of,
+    newer,
     random_knobs,
     random_options,
     random_trace,
     with_priorities,
 )
 
+__all__ = ["newer"]
+
 RUNNER = Path(__file__).with_name("ranks_program.py")
 
 MODELS = {2: "llama-3.1-8b", 3: "llama-3.2-3b", 4: "llama-3.1-8b", 8: "llama-3.1-8b"}
 """Models whose heads so many GPUs divide."""
-
-
-@pytest.fixture(scope="module")
-def driver(shared: Path) -> Path:
-    """Return the folder of that program."""
-    folder = shared / "golden" / "sglang-today" / "driver"
-    if not (folder / "mini_dp.py").is_file():
-        pytest.skip("the program written from SGLang's rules, sglang-today/driver/mini_dp.py, is absent")
-    return folder
 
 
 def decided(
@@ -45,10 +39,8 @@ def decided(
     """Return what the program decides, as a log; None where it stops by itself, as a pool is too small."""
     log = trace.with_name("log.json")
     log.unlink(missing_ok=True)
-    flags = ["--trace", str(trace), "--dp-size", str(size), "--prefill-graph-max-bs", str(graphs)]
-    for name, value in options.items():
-        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    command = [sys.executable, str(RUNNER), str(driver), str(log), *flags, "--max-steps", "60000"]
+    flags = flags_of({**options, "dp_size": size, "prefill_graph_max_bs": graphs}, trace)
+    command = [sys.executable, str(RUNNER), str(driver), str(log), *flags]
     subprocess.run(command, check=False, capture_output=True)
     rows = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
     return as_log(rows) if rows else None
@@ -116,29 +108,26 @@ def compared(driver: Path, folder: Path, seed: int, *, more: bool = False) -> se
         options["max_mamba_cache_size"] *= size
     log_of_ranks = log_of({**options, **graphed, **ranks}, trace, steps)
     if cost is not None:
-        system = checked(System, {"policy": "sglang", **log_of_ranks.options})
-        token_bytes = EngineConfig(system).capacity.block_bytes / options["page_size"]
-        link = f"{token_bytes / cost / 1e9!r}GB/s" if cost else "1e30GB/s"
-        log_of_ranks.options["kv_offloading_link"] = link
+        log_of_ranks.options["kv_offloading_link"] = link_of(cost, log_of_ranks.options)
     difference = compare_log(log_of_ranks, stepping=False).difference
     assert difference is None, f"seed {seed}, {size} ranks, {graphs}, {options}: {difference}"
     return set(log["mode"])
 
 
-def test_some_ranks_decide_by_the_rules(driver: Path, tmp_path: Path) -> None:
-    found = [compared(driver, tmp_path, seed) for seed in (1, 2)]
+def test_some_ranks_decide_by_the_rules(newer: Path, tmp_path: Path) -> None:
+    found = [compared(newer, tmp_path, seed) for seed in (1, 2)]
     assert {"idle", "turned", "prefill", "decode"} <= set().union(*[modes or set() for modes in found])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
-def test_random_ranks_decide_by_the_rules(driver: Path, tmp_path: Path, part: int) -> None:
-    found = [compared(driver, tmp_path, seed) for seed in range(8 * part, 8 * part + 8)]
+def test_random_ranks_decide_by_the_rules(newer: Path, tmp_path: Path, part: int) -> None:
+    found = [compared(newer, tmp_path, seed) for seed in range(8 * part, 8 * part + 8)]
     assert sum(modes is not None for modes in found) >= 5
 
 
 @pytest.mark.slow_but("0")
 @pytest.mark.parametrize("part", range(4))
-def test_random_ranks_with_hosts_states_or_drafts_do(driver: Path, tmp_path: Path, part: int) -> None:
-    found = [compared(driver, tmp_path, seed, more=True) for seed in range(1000 + 4 * part, 1004 + 4 * part)]
+def test_random_ranks_with_hosts_states_or_drafts_do(newer: Path, tmp_path: Path, part: int) -> None:
+    found = [compared(newer, tmp_path, seed, more=True) for seed in range(1000 + 4 * part, 1004 + 4 * part)]
     assert any(modes is not None for modes in found)

@@ -18,6 +18,8 @@ import pandas as pd
 import pytest
 
 from pagesim.experiments.golden import GoldenLog, compare_log
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import MAX_PRIORITY
 
 PART = 4
@@ -28,19 +30,20 @@ TEXTS = {"chunked": "Int64"}
 @pytest.fixture(scope="module")
 def program(shared: Path) -> Path:
     """Return the folder of that program, which imports nothing of pagesim or SGLang."""
-    folder = shared / "oracle" / "sglang"
-    if not (folder / "mini_sglang.py").is_file():
-        pytest.skip("the program written from SGLang's rules, oracle/sglang/mini_sglang.py, is absent")
-    return folder
+    return folder_of(shared / "oracle" / "sglang" / "mini_sglang.py")
 
 
 @pytest.fixture(scope="module")
 def newer(shared: Path) -> Path:
-    """Return the folder of its successor, which knows delays, priorities and a full queue, too."""
-    folder = shared / "golden" / "sglang-today" / "driver"
-    if not (folder / "mini_now.py").is_file():
-        pytest.skip("the program written from SGLang's rules, sglang-today/driver/mini_now.py, is absent")
-    return folder
+    """Return the folder of its successors, which know delays, priorities, full queues, hosts and ranks."""
+    return folder_of(shared / "golden" / "sglang-today" / "driver" / "mini_now.py")
+
+
+def folder_of(program: Path) -> Path:
+    """Return the folder of a program, if it is there."""
+    if not program.is_file():
+        pytest.skip(f"the program written from SGLang's rules, {program.name}, is absent")
+    return program.parent
 
 
 def load(
@@ -170,15 +173,33 @@ def random_trace(folder: Path, file: Path, rnd: Random, seed: int) -> None:
     subprocess.run(command, check=True)
 
 
+def flags_of(options: dict[str, Any], trace: Path) -> list[str]:
+    """Return the arguments with which a program gets options and a trace."""
+    flags = ["--trace", str(trace), "--max-steps", "60000"]
+    for name, value in options.items():
+        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return flags
+
+
+def link_of(cost: float, options: dict[str, Any]) -> str:
+    """Return the link over which a token takes so many seconds from the device to the host or back.
+
+    Args:
+        cost: those seconds.
+        options: of the system, under pagesim's names.
+    """
+    if not cost:
+        return "1e30GB/s"
+    block_bytes = EngineConfig(checked(System, {"policy": "sglang", **options})).capacity.block_bytes
+    return f"{block_bytes / options['block_size'] / cost / 1e9!r}GB/s"
+
+
 def decided(
     common: ModuleType, mini: ModuleType, options: dict[str, Any], trace: Path
 ) -> pd.DataFrame | None:
     """Return what the program decides, as a log; None where it stops by itself, as a pool is too small."""
-    flags = []
-    for name, value in options.items():
-        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     parser: argparse.ArgumentParser = common.parser("")
-    asked = parser.parse_args(["--trace", str(trace), *flags, "--max-steps", "60000"])
+    asked = parser.parse_args(flags_of(options, trace))
     try:
         log = mini.Mini(asked).go()
     except AssertionError:

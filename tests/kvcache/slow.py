@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pagesim.allocators import OutOfBlocks
-from pagesim.kvcache import BlockManager, ChunkedLocal, KVGroup, SequenceGroup, SlidingWindow
+from pagesim.kvcache import BlockManager, KVGroup, SequenceGroup
 
 
 class Block:
     """A block is itself and no other one."""
 
 
-Table = list[Block | None]
-"""Of one sample in one group: the block of each ``block_size`` tokens, None where it was released."""
+Table = list[Block]
+"""Of one sample in one group: the block of each ``block_size`` tokens."""
 
 
 class Held:
@@ -29,7 +29,7 @@ class Held:
 
     def blocks(self) -> list[Block]:
         """Return the block that each place of each table names."""
-        return [block for table in self.all() for block in table if block is not None]
+        return [block for table in self.all() for block in table]
 
     def copy(self) -> Held:
         return Held([[list(table) for table in sample] for sample in self.tables], self.tokens)
@@ -44,8 +44,6 @@ class SlowManager(BlockManager):
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         self.here: dict[SequenceGroup, Held] = {}
         self.swapped: dict[SequenceGroup, Held] = {}
-        # Whether the next step is the first of a request that gives something back at once.
-        self.begins = False
 
     def count(self) -> None:
         """Count again from the tables."""
@@ -63,11 +61,7 @@ class SlowManager(BlockManager):
 
     def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
         held = self.here[request]
-        found = []
-        for group, table in zip(self.groups, held.tables[0], strict=True):
-            gone = sum(block is None for block in table)
-            found.append((held.tokens - gone * group.block_size, len(table) - gone))
-        return found
+        return [(held.tokens, len(table)) for table in held.tables[0]]
 
     def length(self, request: SequenceGroup) -> int:
         return (self.here.get(request) or self.swapped[request]).tokens
@@ -94,25 +88,16 @@ class SlowManager(BlockManager):
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Take one step after another, up to one that copies on write, and then take all back."""
-        copies = any(self.copies_due(request) for request in self.decoding())
-        if copies or (self.steps_in_flight and self.begins):
+        if any(self.copies_due(request) for request in self.decoding()):
             return 0
-        before = self.state()
+        before = {request: held.copy() for request, held in self.here.items()}
         fit = 0
         while fit < steps and self.blocks_needed(1) <= self.free_blocks - spare:
             self.step()
             fit += 1
-        self.go_back(before)
-        return fit
-
-    def state(self) -> dict[SequenceGroup, tuple[Held, int]]:
-        return {request: (held.copy(), request.inflight_tokens) for request, held in self.here.items()}
-
-    def go_back(self, state: dict[SequenceGroup, tuple[Held, int]]) -> None:
-        self.here = {request: held for request, (held, _) in state.items()}
-        for request, (_, in_flight) in state.items():
-            request.inflight_tokens = in_flight
+        self.here = before
         self.count()
+        return fit
 
     # Changes
 
@@ -134,7 +119,6 @@ class SlowManager(BlockManager):
         self.count()
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
-        self.free_skipped_blocks(request)
         held = self.here[request].copy()
         for _ in range(tokens):
             self.write(held)
@@ -143,8 +127,6 @@ class SlowManager(BlockManager):
         self.count()
 
     def append(self, request: SequenceGroup) -> int:
-        if self.releases:
-            self.free_skipped_blocks(request)
         self.need(self.blocks_to_extend(request, 1))
         _, copies = self.write(self.here[request])
         self.count()
@@ -152,35 +134,20 @@ class SlowManager(BlockManager):
 
     def start_decoding(self, request: SequenceGroup) -> None:
         request.decodes = True
-        held = self.here[request].copy()
-        self.release_skipped(held, held.tokens)
-        self.begins = self.begins or any(None in table for table in held.all())
 
     def stop_decoding(self, request: SequenceGroup) -> None:
         request.decodes = False
-
-    def free_skipped_blocks(self, request: SequenceGroup) -> None:
-        held = self.here[request]
-        self.release_skipped(held, held.tokens - request.inflight_tokens)
-        self.count()
 
     def allocate_step(self, steps: int = 1) -> int:
         if self.blocks_needed(steps) > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
             raise OutOfBlocks("a step does not fit")
         copies = sum([self.step() for _ in range(steps)])
         self.steps += steps
-        self.begins = self.begins and not steps
         return copies
 
     def step(self) -> int:
-        """Every decoding request gets its tokens, then releases what none of them attended to."""
-        copies = 0
-        processed = {request: self.length(request) - request.inflight_tokens for request in self.decoding()}
-        for request in processed:
-            copies += self.write(self.here[request])[1]
-        for request, tokens in processed.items():
-            self.release_skipped(self.here[request], tokens)
-            request.inflight_tokens = self.steps_in_flight
+        """Every decoding request gets its tokens."""
+        copies = sum([self.write(self.here[request])[1] for request in self.decoding()])
         self.count()
         return copies
 
@@ -242,19 +209,6 @@ class SlowManager(BlockManager):
         held.tokens += 1
         return taken, copies
 
-    def release_skipped(self, held: Held, processed: int) -> None:
-        """Release the blocks whose tokens no token after the first ``processed`` attends to."""
-        for sample in held.tables:
-            for group, table in zip(self.groups, sample, strict=True):
-                first = 0  # of the tokens that the next one attends to
-                if isinstance(group.rule, SlidingWindow):
-                    first = processed - group.rule.window + 1
-                elif isinstance(group.rule, ChunkedLocal):
-                    first = processed - processed % group.rule.chunk
-                for place in range(len(table)):
-                    if (place + 1) * group.block_size <= first:
-                        table[place] = None
-
     def decoding(self) -> list[SequenceGroup]:
         """Return the decoding requests, in their order."""
         return sorted(
@@ -264,12 +218,3 @@ class SlowManager(BlockManager):
     def need(self, blocks: int) -> None:
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-
-
-class SlowHybridManager(SlowManager):
-    """The same for memory of several KV groups."""
-
-    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
-        super().__init__(num_blocks, groups, shares=False)
-        self.releases = True
-        self.is_plain = False

@@ -119,3 +119,7 @@ class SlowTree:
     def tokens(self, *, locked: bool) -> int:
         """Return the tokens of nodes that are locked, or of those that are not."""
         return sum(self.length(node) for node, entry in self.nodes.items() if bool(entry.locks) == locked)
+
+    def state(self) -> dict[Tokens, tuple[float, ...]]:
+        """Return what is known of each node."""
+        return {node: (each.used, each.born, each.hits, each.locks) for node, each in self.nodes.items()}

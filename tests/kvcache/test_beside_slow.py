@@ -15,22 +15,15 @@ from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     BlockManagerError,
-    ChunkedLocal,
-    HybridManager,
     KVGroup,
     PagedManager,
     Reserved,
     SequenceGroup,
-    SlidingWindow,
-    State,
 )
-from tests.kvcache.slow import SlowHybridManager, SlowManager
+from tests.kvcache.slow import SlowManager
 
 Change = tuple[str, int, int]
 """What is done, to which request, and how much of it."""
-
-LONGEST, IN_FLIGHT = 10_000, 24
-"""Tokens, of hybrid memory."""
 
 
 class Lives:
@@ -38,8 +31,6 @@ class Lives:
 
     def __init__(self, memories: list[BlockManager]) -> None:
         self.memories = memories
-        slow = memories[0]
-        self.samples = not slow.releases
         self.alive: list[list[SequenceGroup]] = []  # the twins of each request
         self.away: list[list[SequenceGroup]] = []
         self.admitted = 0
@@ -63,7 +54,7 @@ class Lives:
 
     def admit(self, which: int, much: int) -> None:
         tokens, output = much + 1, which * 3
-        samples = 1 + which % 4 if self.samples else 1
+        samples = 1 + which % 4
         self.admitted += 1
         twins = []
         for _ in self.memories:
@@ -73,26 +64,14 @@ class Lives:
         spare = much % 3
         self.all(lambda m, h: m.blocks_to_admit(h, tokens), twins)
         self.all(lambda m, h: (m.can_admit(h, tokens, spare), m.could_admit(h, tokens, spare)), twins)
-        if self.memories[0].releases:
-            gates = [
-                memory.can_admit(request, tokens, spare, tokens + output)
-                for memory, request in zip(self.memories[1:], twins[1:], strict=True)
-            ]
-            assert len(set(gates)) == 1, gates
         if self.all(lambda m, h: m.admit(h, tokens), twins) is None:
             self.alive.append(twins)
             if which % 3:
-                self.begin(twins, tokens)
-
-    def begin(self, twins: list[SequenceGroup], last: int) -> None:
-        """Let a request decode, of which so many tokens were computed last."""
-        for memory, request in zip(self.memories, twins, strict=True):
-            request.inflight_tokens = memory.steps_in_flight * last
-        self.all(lambda m, h: m.start_decoding(h), twins)
+                self.all(lambda m, h: m.start_decoding(h), twins)
 
     def start(self, which: int, much: int) -> None:
         if twins := self.pick(which, decodes=False):
-            self.begin(twins, min(much, self.memories[0].length(twins[0])))
+            self.all(lambda m, h: m.start_decoding(h), twins)
 
     def stop(self, which: int, much: int) -> None:
         if twins := self.pick(which, decodes=True):
@@ -109,12 +88,7 @@ class Lives:
         if twins and self.room(twins):
             self.all(lambda m, h: m.append(h), twins)
 
-    def free_skipped_blocks(self, which: int, much: int) -> None:
-        if twins := self.pick(which, decodes=False):
-            self.all(lambda m, h: m.free_skipped_blocks(h), twins)
-
     def allocate_step(self, which: int, much: int) -> None:
-        slow = self.memories[0]
         steps = much % 9
         for twins in self.alive:
             if twins[0].decodes:
@@ -123,9 +97,6 @@ class Lives:
                     steps = min(steps, room)
                 else:
                     self.all(lambda m, h: m.stop_decoding(h), twins)
-        if slow.releases and slow.blocks_needed(steps) > slow.free_blocks:
-            # More than what it foresees, a memory need not take at once.
-            steps = max(1, min(memory.steps_that_fit(steps, 0) for memory in self.memories))
         self.ask(lambda m: m.allocate_step(steps))
 
     def end(self, which: int, much: int) -> None:
@@ -141,7 +112,7 @@ class Lives:
             self.alive.remove(twins)
 
     def swap_out(self, which: int, much: int) -> None:
-        twins = None if self.memories[0].releases else self.pick(which)
+        twins = self.pick(which)
         if twins and self.all(lambda m, h: m.swap_out(h), twins) is not OutOfBlocks:
             self.alive.remove(twins)
             self.away.append(twins)
@@ -176,14 +147,12 @@ class Lives:
     def compare(self, much: int) -> None:
         slow, *others = self.memories
         for memory in self.memories:
-            if isinstance(memory, PagedManager | HybridManager) and memory.names_blocks:
+            if isinstance(memory, PagedManager) and memory.names_blocks:
                 memory.check_integrity()
         self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks))
         self.ask(lambda m: [m.blocks_needed(steps) for steps in (0, 1, 2, much)])
         for twins in self.alive:
             self.all(lambda m, h: (m.length(h), m.held_blocks(h), h.samples, h.decodes), twins)
-            if not twins[0].decodes:
-                self.all(lambda m, h: h.inflight_tokens, twins)
             if twins[0].samples == 1 and slow.grows:
                 self.all(lambda m, h: m.held_by_group(h), twins)
             if twins[0].decodes:
@@ -194,14 +163,7 @@ class Lives:
             fit = slow.steps_that_fit(7, spare)
             for memory in others:
                 told = memory.steps_that_fit(7, spare)
-                if not slow.grows:
-                    assert told == 7
-                elif slow.releases:
-                    assert told <= fit
-                    # With steps in flight, tabled memory lets every first step be planned.
-                    assert told or not fit or (memory.steps_in_flight and isinstance(memory, HybridManager))
-                else:
-                    assert told == fit
+                assert told == (fit if slow.grows else 7)
 
 
 def alike(calls: list[Callable[[], Any]]) -> Any:
@@ -218,9 +180,6 @@ def alike(calls: list[Callable[[], Any]]) -> Any:
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 16, 32])
 FULL = st.builds(KVGroup, SIZES)
-WINDOW = st.builds(lambda size, window: KVGroup(size, SlidingWindow(window)), SIZES, st.integers(1, 40))
-CHUNKED = st.builds(lambda size, chunk: KVGroup(size, ChunkedLocal(chunk)), SIZES, st.integers(1, 40))
-STATE = st.just(KVGroup(LONGEST, State()))
 RULES = st.builds(
     lambda policy, longest: Reserved(RESERVATIONS[policy](longest)),
     st.sampled_from(sorted(RESERVATIONS)),
@@ -241,7 +200,7 @@ CHANGE = st.tuples(
                 "extend",
                 "append",
             ),
-            *("free_skipped_blocks", "end", "release", "swap_out", "swap_in", "fork"),
+            *("end", "release", "swap_out", "swap_in", "fork"),
         ]
     ),
     st.integers(0, 15),
@@ -251,14 +210,6 @@ CHANGE = st.tuples(
 CHANGES = st.builds(lambda *parts: [*chain(*parts)], *[st.lists(CHANGE)] * 10)
 BLOCKS, CPU_BLOCKS = st.sampled_from([3, 8, 20, 47]), st.sampled_from([0, 2, 30])
 
-
-MIXES = {
-    "window": st.lists(WINDOW, min_size=1, max_size=1),
-    "chunked": st.lists(CHUNKED, min_size=1, max_size=1),
-    "full of two sizes": st.lists(FULL, min_size=2, max_size=2),
-    "full and windows": st.lists(st.one_of(FULL, WINDOW), min_size=2, max_size=3),
-    "all": st.lists(st.one_of(FULL, WINDOW, CHUNKED, STATE), min_size=2, max_size=4),
-}
 SINGLE = {
     "full": st.lists(FULL, min_size=1, max_size=1),
     "reserved": st.builds(lambda size, rule: [KVGroup(size, rule)], SIZES, RULES),
@@ -276,25 +227,13 @@ def paged(*tables: bool) -> Make:
     ]
 
 
-def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[BlockManager]:
-    """Return memories of several groups; a step is in flight when the next is planned, or none."""
-    memories: list[BlockManager] = [
-        kind(blocks, groups, longest=LONGEST, in_flight=IN_FLIGHT)
-        for kind in (SlowHybridManager, HybridManager)
-    ]
-    for memory in memories:
-        memory.steps_in_flight = int(ahead)
-    return memories
-
-
 CASES = pytest.mark.parametrize(
     ("make", "groups"),
     [
         *((paged(False, True), groups) for groups in SINGLE.values()),
         (paged(True), SINGLE["full"]),
-        *((hybrid, groups) for groups in MIXES.values()),
     ],
-    ids=[*SINGLE, "beams", *MIXES],
+    ids=[*SINGLE, "beams"],
 )
 
 

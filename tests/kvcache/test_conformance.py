@@ -31,11 +31,11 @@ from pagesim.kvcache import (
 )
 from pagesim.kvcache.radix import EvictionPolicy, RadixManager, WindowedRadixManager, WindowPool
 from pagesim.testing import check_block_manager
-from tests.kvcache.slow import SlowHybridManager, SlowManager
+from tests.kvcache.slow import SlowManager
 
 Maker = Callable[[Pool], BlockManager]
 Kind = type[PagedManager] | type[SlowManager]
-Hybrid = type[HybridManager | SlowHybridManager]
+Hybrid = type[HybridManager]
 
 
 def paged(kind: Kind, **options: bool) -> Maker:
@@ -119,7 +119,6 @@ for _mix, _groups in _MIXES.items():
         f"two-level {_mix}": (two_level(*_groups), None),
         f"two-level {_mix}, ahead": (two_level(*_groups, steps_in_flight=1), None),
         f"cached {_mix}": (grouped(HybridManager, *_groups, caches=True), None),
-        f"slow {_mix}, ahead": (grouped(SlowHybridManager, *_groups, steps_in_flight=1), None),
     }
 for _eviction in get_args(EvictionPolicy):
     MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)
@@ -135,13 +134,9 @@ for _policy in RESERVATIONS:
     "radix tree, window 3",
     "paged on demand",
     "paged and numbered on demand",
-    "counted full and window",
     "two-level full and window, ahead",
-    "counted two windows, ahead",
-    "counted full and chunks, ahead",
     "tabled full and window, ahead",
     "cached full and chunks",
-    "counted and cached full and windows, ahead",
     "paged and numbered oracle",
     "first fit oracle",
 )

@@ -85,9 +85,7 @@ def test_random_lives_are_those_of_a_slow_tree(
             slow.evict(wanted)
             assert tree.evict(wanted) == sizes - slow.evictable
             demoted += len(slow.host - slow.device) > before
-        assert state(tree) == {
-            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
-        }
+        assert state(tree) == slow.state()
         assert {prefix_of(node, tree) for node in hosted(tree) if node.on_device} == slow.device
         assert {prefix_of(node, tree) for node in hosted(tree) if node.on_host} == slow.host
         assert tree.free_host == slow.room

@@ -91,9 +91,6 @@ def test_a_chunk_that_can_leave_a_state_behind_takes_a_block_for_it():
     assert found(memory, ("a", 14)) == 12
 
 
-# What an admission asks for
-
-
 # What is found
 
 

@@ -96,21 +96,10 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, by_pairs: bool, policy
             gone = slow.evict(wanted)
             assert tree.evict(wanted) == sizes - sum(slow.length(node) for node in slow.nodes)
             evicted += len(gone)
-        assert state(tree) == {
-            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
-        }
+        assert state(tree) == slow.state()
         assert (tree.evictable, tree.protected) == (slow.tokens(locked=False), slow.tokens(locked=True))
     assert evicted > 30
     assert split > 5
-
-
-def request(tokens: str, memory: RadixManager) -> SequenceGroup:
-    """Return a request whose prompt has these tokens, admitted."""
-    found = SequenceGroup(len(tokens))
-    found.content = Prompt(tuple(map(ord, tokens)), memory.block_size)
-    memory.match_prefix(found, len(tokens))
-    memory.admit(found, len(tokens))
-    return found
 
 
 def counts(memory: RadixManager) -> tuple[int, ...]:

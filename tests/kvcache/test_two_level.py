@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import lcm
-from random import Random
 
 import numpy as np
 import pytest
@@ -179,62 +178,3 @@ def test_what_a_window_gives_back_is_taken_again_by_the_same_request() -> None:
     full = -(-18 // 3)
     assert cut[-1] == full + 1, "two small pages of the window stay in one large page"
     assert all(0 <= later - earlier <= 1 for earlier, later in pairwise(cut))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_lives_never_take_what_is_not_there(seed: int) -> None:
-    rnd = Random(seed)
-    sizes = [rnd.choice((2, 3, 4, 6)) * 4 for _ in range(3)]
-    rules = (Full(), SlidingWindow(rnd.choice((1, 6, 20))), SlidingWindow(9))
-    memory = JengaManager(
-        rnd.choice((6, 12, 30)),
-        [KVGroup(4, rule, page_bytes=size) for rule, size in zip(rules, sizes, strict=True)],
-        longest=300,
-        in_flight=300,
-    )
-    requests: list[SequenceGroup] = []
-    order = 0
-    for _ in range(150):
-        choice = rnd.random()
-        tokens = rnd.randint(1, 40)
-        if choice < 0.3:
-            request = SequenceGroup(tokens)
-            could = memory.can_admit(request, tokens)
-            free = memory.free_blocks
-            told = memory.blocks_to_admit(request, tokens)
-            try:
-                memory.admit(request, tokens)
-            except OutOfBlocks:
-                assert not could
-                continue
-            assert could
-            assert told <= free - memory.free_blocks, "at least what it must cut"
-            request.order = order = order + 1
-            memory.start_decoding(request)
-            requests.append(request)
-        elif choice < 0.45 and requests:
-            memory.release(requests.pop(rnd.randrange(len(requests))))
-        else:
-            steps = memory.steps_that_fit(rnd.randint(1, 12), 0)
-            if steps:
-                memory.allocate_step(steps)
-            elif requests:  # one by one, as far as it goes
-                for request in requests:
-                    memory.stop_decoding(request)
-                for request in list(requests):
-                    if request not in requests:
-                        break
-                    memory.free_skipped_blocks(request)
-                    while request in requests and memory.blocks_to_extend(request, 1) > memory.free_blocks:
-                        victim = requests.pop()
-                        memory.release(victim)
-                    if request in requests:
-                        memory.extend(request, 1)
-                memory.allocate_step(1)
-                for request in requests:
-                    memory.start_decoding(request)
-        memory.check_integrity()
-    for request in requests:
-        memory.release(request)
-    memory.check_integrity()
-    assert memory.free_blocks == memory.num_blocks

@@ -68,9 +68,7 @@ def test_random_lives_are_those_of_a_slow_tree(
             wanted = rnd.randint(1, 20)
             assert tree.evict_windows(wanted) == slow.evict_windows(wanted)
             buried += sum(node in slow.nodes for node in live) - len(slow.live)
-        assert state(tree) == {
-            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
-        }
+        assert state(tree) == slow.state()
         assert [prefix_of(node, tree) for node in tree.by_recency()] == slow.live
         assert (tree.window_evictable, tree.window_protected) == (
             slow.window_tokens(locked=False),
@@ -78,64 +76,6 @@ def test_random_lives_are_those_of_a_slow_tree(
         )
         assert (tree.evictable, tree.protected) == (slow.tokens(locked=False), slow.tokens(locked=True))
     assert min(buried, cut_short, revived) > 5
-
-
-@pytest.mark.slow_but("1-0.5", "4-0.3")
-@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.8, 1.0])
-@pytest.mark.parametrize("page", [1, 4])
-def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: int, ratio: float) -> None:
-    rnd = Random(f"{page} {ratio}")
-    pages = 240 // page
-    memory = WindowedRadixManager(pages, page, WindowPool(7, int(pages * ratio)))
-    requests: list[SequenceGroup] = []
-    slid = 0
-    for _ in range(500):
-        change = rnd.choice(("admit", "admit", "extend", "decode", "cache", "slide", "release", "drop"))
-        request = rnd.choice(requests) if requests else None
-        if change == "admit":
-            new = SequenceGroup(0)
-            new.content, new.block_state = text(rnd, page), None
-            tokens = new.prompt = len(new.content.tokens)
-            memory.match_prefix(new, tokens)
-            if memory.can_admit(new, tokens):
-                memory.admit(new, tokens)
-                requests.append(new)
-        elif request is None:
-            continue
-        elif change == "extend":
-            blocks = memory.blocks_to_extend(request, 3)
-            if memory.make_available(blocks) >= blocks:
-                memory.extend(request, 3)
-        elif change == "decode":
-            memory.start_decoding(request)
-            if memory.steps_that_fit(5, 0) == 5:
-                memory.allocate_step(5)
-            memory.stop_decoding(request)
-        elif change == "cache":
-            memory.cache_tokens(request, rnd.randint(request.block_state.protected, memory.length(request)))
-        elif change == "slide":
-            before = memory.available_window_blocks
-            memory.slide(request, memory.length(request) - 1)
-            slid += memory.available_window_blocks > before
-        else:
-            requests.remove(request)
-            (memory.release if change == "release" else memory.drop)(request)
-        memory.check_integrity()
-        own = sum(outside_the_tree(memory, each) for each in requests)
-        tree = memory.tree.window_tokens // page
-        assert memory.available_window_blocks + tree + own == memory.windows.num_blocks
-    assert slid > 5
-    assert memory.evicted > 0
-    for request in requests:
-        memory.drop(request)
-    memory.make_available(pages)
-    assert (memory.available_blocks, memory.available_window_blocks) == (pages, memory.windows.num_blocks)
-
-
-def outside_the_tree(memory: WindowedRadixManager, request: SequenceGroup) -> int:
-    """Return the pages of the second pool that a request has outside the tree."""
-    own = max(request.block_state.protected, request.block_state.gone)
-    return -(-memory.length(request) // memory.block_size) - own // memory.block_size
 
 
 def request(tokens: str) -> SequenceGroup:

@@ -9,13 +9,10 @@ import pytest
 
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
-    RESERVATIONS,
     BlockManager,
     ChunkedLocal,
     HybridManager,
     KVGroup,
-    PagedManager,
-    Reserved,
     SlidingWindow,
 )
 from pagesim.scheduling.continuous import VllmSosp
@@ -47,22 +44,6 @@ def test_whole_prompts_are_fast_forwarded_as_they_step(seed):
     base, other = once(False), once(True)
     for name, column in base.items():
         assert np.array_equal(column, other[name]), name
-
-
-@pytest.mark.parametrize("reservation", ["max", "pow2", "oracle"])
-def test_a_reserved_group_is_counted_as_it_is_numbered(reservation):
-    groups = [KVGroup(16, Reserved(RESERVATIONS[reservation](LONGEST)))]
-    trace = random_trace(Random(3))
-    ways = [
-        replay(
-            VllmSosp(PagedManager(100, groups, tables=tables), SospOptions(), max_model_len=LONGEST),
-            trace,
-            fast_forward=ff,
-        )
-        for tables in (False, True)
-        for ff in (True, False)
-    ]
-    assert all(np.array_equal(ways[0][name], way[name]) for way in ways for name in way)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

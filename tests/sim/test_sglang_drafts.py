@@ -31,12 +31,6 @@ def serve(requests: Trace, **options: Any) -> Result:
     return ps.simulate(requests, steps="iterations", **{**how, **options})
 
 
-def held(result: Result, iterations: int) -> list[int]:
-    """Return the tokens that are not free in the first iterations, where nothing is cached."""
-    assert result.steps is not None
-    return (1000 - result.steps["free"][:iterations]).tolist()  # type: ignore[no-any-return]
-
-
 def settled(**options: Any) -> SglangOptions:
     model = options.pop("model", LLAMA)
     return resolved(SglangOptions(**options), Machine("h100", 80 << 30, 8192, model=model))

@@ -22,12 +22,6 @@ OPTIONS: dict[str, Any] = {
 CACHED: dict[str, Any] = {**OPTIONS, "enable_prefix_caching": True}
 
 
-def computed(result: ps.Result) -> Any:
-    """Return the iterations that computed something: without the one that tells the workers who has ended."""
-    assert result.steps is not None
-    return result.steps[result.steps["num_tokens"] > 0]
-
-
 def test_a_round_of_a_conversation_finds_the_round_before_prompt_and_answer() -> None:
     requests = trace((0, 10, 11), (5, 10 + 11 + 3, 4), session_id=np.array([7, 7]))
     result = ps.simulate(requests, "vllm-v1", **CACHED)
