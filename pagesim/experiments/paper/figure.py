@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.experiments.paper.jobs import Load, Outcome
 from pagesim.experiments.paper.numbers import Key, Number
-from pagesim.experiments.paper.setting import DEPLOYMENTS, SYSTEMS, Deployment, PaperSetting
+from pagesim.experiments.paper.setting import DEPLOYMENTS, SYSTEMS, PaperServer, PaperSetting
 from pagesim.setup.reading import parse_toml, read_text
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -41,7 +41,7 @@ class FigureRun:
 
     series: str
     x: str
-    server: Deployment
+    server: PaperServer
     policy: str
     workload: str
     options: Mapping[str, Any]

@@ -23,7 +23,7 @@ QUICK = 0.05
 
 
 @dataclass(frozen=True)
-class Deployment:
+class PaperServer:
     """A model on its GPUs, as in the paper's Table 1.
 
     Attributes:
@@ -44,17 +44,17 @@ class Deployment:
         return self.model.upper()
 
 
-OPT_13B = Deployment("opt-13b", "a100-40gb", 1, "opt-13b-a100-40gb-rescaled")
-OPT_66B = Deployment("opt-66b", "a100-40gb", 4, "opt-66b-a100-40gb-rescaled")
-OPT_175B = Deployment("opt-175b", "a100-80gb", 8, "opt-175b-a100-80gb-rescaled", 900.0)
-LLAMA_13B = Deployment("llama-13b", "a100-40gb", 1, "llama-13b-a100-40gb-rescaled")
+OPT_13B = PaperServer("opt-13b", "a100-40gb", 1, "opt-13b-a100-40gb-rescaled")
+OPT_66B = PaperServer("opt-66b", "a100-40gb", 4, "opt-66b-a100-40gb-rescaled")
+OPT_175B = PaperServer("opt-175b", "a100-80gb", 8, "opt-175b-a100-80gb-rescaled", 900.0)
+LLAMA_13B = PaperServer("llama-13b", "a100-40gb", 1, "llama-13b-a100-40gb-rescaled")
 SERVERS = (OPT_13B, OPT_66B, OPT_175B)
 
 DEPLOYMENTS = {
     **{server.model: server for server in (*SERVERS, LLAMA_13B)},
-    "opt-13b-a100-80gb": Deployment("opt-13b", "a100-80gb", 1, ""),
-    "llama-3-8b-h100": Deployment("llama-3-8b", "h100", 1, ""),
-    "llama-3-70b-h100": Deployment("llama-3-70b", "h100", 4, ""),
+    "opt-13b-a100-80gb": PaperServer("opt-13b", "a100-80gb", 1, ""),
+    "llama-3-8b-h100": PaperServer("llama-3-8b", "h100", 1, ""),
+    "llama-3-70b-h100": PaperServer("llama-3-70b", "h100", 4, ""),
 }
 """Deployments by their names in ``figures.toml``."""
 
@@ -151,7 +151,7 @@ class PaperSetting:
         """Whether the engine's own time is fitted to the paper with these costs."""
         return self.cost in ENGINES
 
-    def cost_on(self, server: Deployment, policy: str, *, block_sizes: bool = False) -> str:
+    def cost_on(self, server: PaperServer, policy: str, *, block_sizes: bool = False) -> str:
         """Return the cost of iterations on a server.
 
         Args:
@@ -169,7 +169,7 @@ class PaperSetting:
 
     def load(
         self,
-        server: Deployment,
+        server: PaperServer,
         policy: str,
         workload: str,
         *,
