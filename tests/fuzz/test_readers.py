@@ -17,7 +17,7 @@ from trial import DATA, REFUSED, carry_out, read
 
 import pagesim as ps
 
-SEED = int(os.environ.get("FUZZ_SEED", "20001"))
+SEED = int(os.environ.get("FUZZ_SEED", "20002"))
 ROUNDS = [16, pytest.param(int(os.environ.get("FUZZ_ROUNDS", "30")), marks=pytest.mark.slow)]
 """Mutations of each target."""
 
