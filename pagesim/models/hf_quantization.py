@@ -161,6 +161,11 @@ def cache_dtype(config: HfConfig) -> str:
     return ""
 
 
+def is_of_modelopt(config: HfConfig) -> bool:
+    """Return whether ModelOpt quantized the checkpoint."""
+    return str(_section(config).get("quant_method")).startswith("modelopt")
+
+
 def _section(config: HfConfig) -> dict[str, Any]:
     """Return the ``quantization_config`` with its ``quant_method``, which older ModelOpt files leave out.
 

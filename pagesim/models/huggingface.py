@@ -24,7 +24,7 @@ from pagesim.models.hf_parts import (
     recurrence,
     sparse_layers,
 )
-from pagesim.models.hf_quantization import cache_dtype, weights, with_file
+from pagesim.models.hf_quantization import cache_dtype, is_of_modelopt, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
 from pagesim.models.layers import FullLayer, LatentLayer, Layer, StateLayer, WindowLayer
@@ -126,7 +126,8 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
     weighed = weights(config, modules(tensors(spec)))
-    return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+    dtype, by_vllm = cache_dtype(config), not is_of_modelopt(config)
+    return replace(spec, weights=weighed, kv_dtype=dtype, kv_by_vllm=bool(dtype) and by_vllm)
 
 
 def _mtp(config: HfConfig, kept: Sequence[Layer]) -> tuple[Layer, ...] | None:

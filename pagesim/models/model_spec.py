@@ -87,6 +87,7 @@ class ModelSpec:
         left_out: parts other than the language model that are not counted, such as "audio tower".
         unread: config keys that may change the weights and are not read.
         kv_dtype: KV cache dtype if the checkpoint specifies one: fp8 or nvfp4; else '', for 16 bits.
+        kv_by_vllm: whether vLLM alone follows it, and not SGLang (compressed-tensors).
         fp8_on_sm10x: whether vLLM keeps the latent vectors in fp8 on Blackwell server GPUs unless told
             otherwise (GLM-5).
         image_prefixes: whether the tokens of an image attend to one another in both directions (Gemma 3).
@@ -150,6 +151,7 @@ class ModelSpec:
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     kv_dtype: str = ""
+    kv_by_vllm: bool = False
     fp8_on_sm10x: bool = False
     image_prefixes: bool = False
     attending: tuple[int, ...] = ()

@@ -31,13 +31,14 @@ from pagesim.setup.block_plans import (
 from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.drafting import Drafting, drafting_of
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.pool_plans import check_chunk, pool_plan
+from pagesim.setup.pool_plans import check_chunk, kept_by_sglang, pool_plan, sglang_kv_dtype
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, options_of, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sizing import BlockPlan, Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.adapters import Adapters
+from pagesim.sizing.kernel_blocks import HOPPER
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
@@ -78,7 +79,19 @@ class EngineConfig:
         """The model, with the released weights or with weights in the given ``weight_dtype``."""
         spec, dtype = model(self.system.model), self.system.weight_dtype
         spec = spec if dtype is None else spec.with_weights(dtype)
-        return divided_experts(spec, self.system, self.rank)
+        spec = divided_experts(spec, self.system, self.rank)
+        return kept_by_sglang(spec, self._capability) if self._is_sglang else spec
+
+    @property
+    def _capability(self) -> int:
+        """Compute capability of the GPU, times ten, or Hopper's if it is not known; 0 on AMD GPUs."""
+        return HOPPER if self.capability is None else self.capability
+
+    @property
+    def _is_sglang(self) -> bool:
+        """Whether the engine is SGLang."""
+        kind = self.system.scheduler or POLICY_PLUGINS.find(self.system.policy).scheduler
+        return issubclass(SCHEDULERS.find(kind).Options, SglangOptions)
 
     @cached_property
     def gpu(self) -> GpuSpec:
@@ -113,6 +126,8 @@ class EngineConfig:
         system = self.system
         if system.kv_cache_dtype is not None:
             return system.kv_cache_dtype
+        if self._is_sglang:
+            return sglang_kv_dtype(self.model, self._capability) or DEFAULT_KV_DTYPE
         kind = SCHEDULERS.find(system.scheduler or POLICY_PLUGINS.find(system.policy).scheduler)
         field = kind.Options.model_fields.get("vllm_version")
         version = system.option("vllm_version") or (field and field.default)

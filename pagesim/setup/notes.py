@@ -97,7 +97,8 @@ def kv_notes(config: EngineConfig) -> tuple[str, ...]:
         return ()
     said = f"as the checkpoint of {system.model} says"
     if not config.model.kv_dtype:
-        said = f"as vLLM keeps that of {system.model} on {system.gpu}"
+        engine = "SGLang" if isinstance(config.sized_options, SglangOptions) else "vLLM"
+        said = f"as {engine} keeps that of {system.model} on {system.gpu}"
     return (f"the KV cache is {dtype}, {said}: give kv_cache_dtype bf16 for 16 bits",)
 
 

@@ -61,9 +61,48 @@ def test_what_is_given_and_other_releases_keep_16_bits(folder: str, options: dic
 
 
 def test_other_policies_keep_16_bits(folder: str) -> None:
-    for policy in ("vllm-sosp", "sglang", "trtllm"):
+    for policy in ("vllm-sosp", "trtllm"):
         assert EngineConfig(System(policy=policy, model=folder)).kv_dtype == "fp16"
     assert EngineConfig(System(policy="vllm-sosp", scheduler="vllm-v1", model=folder)).kv_dtype == "fp8"
+
+
+def test_sglang_follows_what_modelopt_wrote_alone(folder: str, tmp_path: Path) -> None:
+    # mem_cache/kv_cache_dtype.py: ``kv_cache_quant_algo``, which only configs of ModelOpt and fp8 have.
+    assert EngineConfig(System(policy="sglang", model=folder)).kv_dtype == "fp8"
+    assert EngineConfig(System(policy="sglang", model=folder, weight_dtype="fp8")).kv_dtype == "fp16"
+    weights = {"type": "float", "num_bits": 8, "strategy": "tensor", "symmetric": True}
+    quantized = {
+        "quant_method": "compressed-tensors",
+        "kv_cache_scheme": {"type": "float", "num_bits": 8},
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**SHAPE, "quantization_config": quantized}))
+    other = str(tmp_path / "other")
+    assert EngineConfig(System(policy="vllm-v1", model=other)).kv_dtype == "fp8"
+    assert EngineConfig(System(policy="sglang", model=other)).kv_dtype == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "given", "dtype", "vector"),
+    [
+        # ``_dsa_kv_cache_dtype_default`` and ``_dsa_split_backend_resolution`` (arg_groups/overrides.py), and
+        # the bytes of mem_cache/kv_cache_configurator.py 3415: with scales 512 + 4 * 4 + 64 * 2, else 576.
+        ("deepseek-v3.2", "h200", None, "fp16", 1152),
+        ("deepseek-v3.2", "h200", "fp8", "fp8", 656),
+        ("deepseek-v3.2", "b200", None, "fp8", 576),
+        ("deepseek-v3.2", "b200", "bf16", "bf16", 1152),
+        ("deepseek-v3.2", "mi355x", None, "fp16", 1152),
+        ("deepseek-v3.2", "mi355x", "fp8", "fp8", 576),
+        ("deepseek-v3.2", "rtx-pro-6000", None, "fp8", 576),
+        ("glm-5", "rtx-pro-6000", None, "fp8", 656),
+        ("deepseek-v3", "b200", None, "fp16", 1152),
+    ],
+)
+def test_sglang_keeps_sparse_attention_in_fp8_on_blackwell(model, gpu, given, dtype, vector) -> None:
+    config = EngineConfig(System(policy="sglang", model=model, gpu=gpu, kv_cache_dtype=given))
+    assert config.kv_dtype == dtype
+    assert config.model.cache_layers[0].bytes_per_token(dtype) == vector
 
 
 def test_a_run_and_a_served_line_take_it_too(folder: str) -> None:
