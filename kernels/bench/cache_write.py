@@ -1,11 +1,12 @@
-"""Cache writes of keys and values, and a plain copy of bytes within the device."""
+"""Cache writes of keys and values or of latents, and a plain copy of bytes within the device."""
 
 from __future__ import annotations
 
 import torch
 
-from pagesim.kernels import Cache, Sizes, reshape_and_cache
+from pagesim.kernels import Cache, LatentCache, Sizes, mla_write, reshape_and_cache
 from pagesim.kernels.bench.inputs import DTYPES, query_dtype
+from pagesim.kernels.bench.mla import ROPE_DIM, latent_dim
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.timing import Call, rotations
@@ -29,30 +30,42 @@ def _device_copy(point: Point, session: Session) -> Case:
 
 
 def _cache_write(point: Point, session: Session) -> Case:
-    """Prepare a write of keys and values."""
+    """Prepare a write of keys and values, or of latents, which are one vector per token."""
     tokens, block_size, dtype = point["tokens"], point["block_size"], DTYPES[point["dtype"]]
-    heads, width, new_dtype = point["kv_heads"], point["head_size"], query_dtype(point["dtype"])
-    moved = 2 * tokens * heads * width * (dtype.itemsize + new_dtype.itemsize) + 8 * tokens
+    new_dtype, latent = query_dtype(point["dtype"]), latent_dim(point)
+    is_latent = point.op == "mla-write"
+    heads, width = (1, latent + ROPE_DIM) if is_latent else (point["kv_heads"], point["head_size"])
+    vectors = tokens * heads * (1 if is_latent else 2)
+    moved = vectors * width * (dtype.itemsize + new_dtype.itemsize) + 8 * tokens
     sets = rotations(moved, session.device)
     blocks = -(-tokens // block_size) * sets + 1
     # Whole blocks of consecutive slots in random positions, as a prompt's tokens fill them.
     order = torch.randperm(blocks, generator=session.generator(point))
     slots = (order[:, None] * block_size + torch.arange(block_size)).flatten()[: sets * tokens]
     slots = slots.view(sets, tokens).to(session.device)
-    shape = Sizes(blocks, block_size, heads, width).shape(point["layout"])
-    cache = Cache(*(session.random(*shape, dtype=dtype) for _ in range(2)), layout=point["layout"])
-    keys, values = (session.random(sets, tokens, heads, width, dtype=new_dtype) for _ in range(2))
+    if is_latent:
+        latents = LatentCache(session.random(blocks, block_size, width, dtype=dtype), latent_dim=latent)
+        stored = [latents.cache[:, :, None]]
+    else:
+        shape = Sizes(blocks, block_size, heads, width).shape(point["layout"])
+        cache = Cache(*(session.random(*shape, dtype=dtype) for _ in range(2)), layout=point["layout"])
+        stored = [cache.keys, cache.values]
+    new = [session.random(sets, tokens, heads, width, dtype=new_dtype) for _ in stored]
 
-    def call(where: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Call:
-        return lambda: reshape_and_cache(key, value, cache, where)
+    def call(where: torch.Tensor, *vectors: torch.Tensor) -> Call:
+        if not is_latent:
+            return lambda: reshape_and_cache(vectors[0], vectors[1], cache, where)
+        one = vectors[0][:, 0]
+        first, rope = one[:, :latent].contiguous(), one[:, latent:].contiguous()
+        return lambda: mla_write(first, rope, latents, where)
 
-    calls = [call(*each) for each in zip(slots, keys, values, strict=True)]
+    calls = [call(*each) for each in zip(slots, *new, strict=True)]
 
     def check() -> float:
         calls[0]()
         block, slot = slots[0] // block_size, slots[0] % block_size
-        pairs = ((cache.keys, keys[0]), (cache.values, values[0]))
-        errors = [(there[block, slot].float() - of.to(dtype).float()).abs().max() for there, of in pairs]
+        pairs = zip(stored, new, strict=True)
+        errors = [(there[block, slot].float() - of[0].to(dtype).float()).abs().max() for there, of in pairs]
         return float(max(errors))
 
     return Case(calls, bytes_moved=moved, check=check)

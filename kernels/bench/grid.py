@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import BOUNDS, CHOICES, WHOLE_DTYPES, Point
 
-WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "linear")
+WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "mla-write", "linear")
 """Ops that do not support FP8."""
 
-USUAL = {"queries": 1, "window": 0, "splits": 0}
+USUAL = {"queries": 1, "window": 0, "splits": 0, "latent": 512}
 """Default values, which are omitted from a point."""
 
 
@@ -51,13 +51,14 @@ OPS: dict[str, dict[str, Op]] = {
         "vllm-triton-decode": Op("attention", _PAGED),
         "paged-prefill": Op("attention", (*_PREFILL, "layout", "block_size", "window")),
         "sdpa-prefill": Op("attention", _PREFILL),
-        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype")),
+        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype", "latent")),
     },
     "copy": {
         "device-copy": Op("cache_write", ("piece_bytes",)),
         "reshape-and-cache": Op(
             "cache_write", ("tokens", "block_size", "kv_heads", "head_size", "dtype", "layout")
         ),
+        "mla-write": Op("cache_write", ("tokens", "block_size", "dtype", "latent")),
         "copy-blocks": Op("block_moves", _BLOCKS),
         "gather-blocks": Op("block_moves", _BLOCKS),
         "scatter-blocks": Op("block_moves", _BLOCKS),

@@ -52,6 +52,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "dtype": (*WHOLE_DTYPES, "fp8"),
     "layout": ("NHD", "HND"),
     "cores": ("cuda", "tensor"),
+    "latent": (256, 512),
     "strategy": STRATEGIES,
     "direction": DIRECTIONS,
     "host_blocks": ("neighbours", "scattered"),
@@ -60,7 +61,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
 
 PARAMETERS: dict[str, type] = {
     **dict.fromkeys(("bench", "op", "run"), str),
-    **dict.fromkeys(BOUNDS, int),
+    **dict.fromkeys((*BOUNDS, "number"), int),
     **{name: type(values[0]) for name, values in CHOICES.items()},
 }
 """Columns that describe what was measured; None if they do not apply to an op."""

@@ -68,13 +68,17 @@ def test_every_dtype_and_layout_is_right(dtype, layout):
     assert [row["error"] for row in run(points).rows] == [None] * 4
 
 
-def test_latents_are_read_right():
-    point = Point(
-        "attention", "mla-decode", {"batch": 3, "context": 21, "q_heads": 4, "block_size": 8, "dtype": "fp32"}
-    )
-    (row,) = run([point]).rows
-    assert row["error"] is None
-    assert row["bytes_moved"] == 3 * (21 * 576 + 4 * (576 + 512)) * 4 + 4 * 3 * 3
+@pytest.mark.parametrize("latent", [{}, {"latent": 256}])
+def test_latents_of_either_width_are_read_and_written_right(latent):
+    common = {"block_size": 8, "dtype": "fp32", **latent}
+    width = latent.get("latent", 512) + 64
+    read = Point("attention", "mla-decode", {"batch": 3, "context": 21, "q_heads": 4, **common})
+    written = Point("copy", "mla-write", {"tokens": 21, **common})
+    of_read, of_written = run([read, written]).rows
+    assert (of_read["error"], of_written["error"]) == (None, None)
+    assert of_read["bytes_moved"] == 3 * (21 * width + 4 * (2 * width - 64)) * 4 + 4 * 3 * 3
+    assert of_written["bytes_moved"] == 2 * 21 * width * 4 + 8 * 21
+    assert of_written["max_error"] == 0
 
 
 @pytest.mark.parametrize("row", [0, 1])
