@@ -71,8 +71,8 @@ def test_what_cannot_be_validated_is_one_sentence(flags, said, refused, profile)
 @pytest.mark.slow
 def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     done = succeeds(
-        "validate", "--live", *LOAD, "--num-requests", 3, "--profile", profile, "--device", "cpu",
-        "--policies", "vllm-v1", "--preemptions", "default",
+        "validate", "--live", *LOAD, "--trace", "fixed:20,10", "--num-requests", 3, "--profile", profile,
+        "--device", "cpu", "--policies", "vllm-v1", "--preemptions", "default",
     )  # fmt: skip
     assert "profile p is imported: it was not measured on this machine" in done.err
     assert "Same schedule" in done.out
@@ -84,8 +84,8 @@ def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
 @pytest.mark.slow
 def test_validate_says_nothing_of_pressure_where_there_is_some(succeeds, profile):
     done = succeeds(
-        "validate", "--live", "--model", "tiny", "--num-blocks", 24, "--trace", "fixed:60,40",
-        "--num-requests", 6, "--arrivals", "all-at-once", "--profile", profile, "--device", "cpu",
+        "validate", "--live", "--model", "tiny", "--num-blocks", 14, "--trace", "fixed:40,20",
+        "--num-requests", 4, "--arrivals", "all-at-once", "--profile", profile, "--device", "cpu",
         "--policies", "vllm-v1",
     )  # fmt: skip
     assert "nothing was preempted" not in done.err

@@ -119,29 +119,33 @@ def test_a_folder_whose_name_is_no_text_is_said_when_a_result_must_name_it(tmp_p
 
 
 SETTINGS = [
-    *({"COLUMNS": columns} for columns in ("0", "-5", "x", "1", "9" * 30, "100000", "٣")),
-    *({"TERM": term} for term in ("nonsense", None)),
-    {"TERM": "dumb", "COLUMNS": "2"},
-    {"LINES": "0", "COLUMNS": "3"},
-    {"TTY_INTERACTIVE": "1", "FORCE_COLOR": "1", "COLUMNS": "0"},
-    *({name: "1"} for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "PYTHONUTF8", "PYTHONDEVMODE")),
-    {"JUPYTER_COLUMNS": "x"},
-    *({"LC_ALL": name} for name in ("C", "xx_YY.zzz", "tr_TR.UTF-8")),
-    {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-    {"LANG": "de_DE.ISO-8859-1", "LC_ALL": None},
-    {"LANG": None, "LC_ALL": None},
-    *({"TZ": name} for name in ("nonsense/zone", "UTC+99:99")),
-    *({"HOME": folder} for folder in (None, "/nowhere", "/dev/null", "")),
-    *({name: "/proc"} for name in ("TMPDIR", "XDG_CACHE_HOME", "JOBLIB_TEMP_FOLDER")),
-    {"TMPDIR": "/nowhere"},
-    *({"MPLCONFIGDIR": folder} for folder in ("/proc/1/x", "/dev/null", "")),
-    *({"MATPLOTLIBRC": "/nowhere"}, {"DISPLAY": "nonsense:99"}, {"PATH": ""}, {"RAY_ADDRESS": "nonsense"}),
-    *({"PYTHONWARNINGS": what} for what in ("error", "nonsense")),
-    *({"PYTHONOPTIMIZE": "2"}, {"PYTHONHASHSEED": "5"}, {"PYTHONINTMAXSTRDIGITS": "640"}),
-    *({"OMP_NUM_THREADS": number} for number in ("0", "x")),
-    *({"LOKY_MAX_CPU_COUNT": number} for number in ("x", "-1")),
-    *({"ARROW_NUM_THREADS": "x"}, {"ARROW_IO_THREADS": "-1"}, {"USER": None, "LOGNAME": None}),
+    [{"COLUMNS": columns} for columns in ("0", "-5", "x", "1", "9" * 30, "100000", "٣")],
+    [{"TERM": "nonsense"}, {"TERM": None}, {"TERM": "dumb", "LINES": "0"}, {"TTY_INTERACTIVE": "1"}],
+    [{"FORCE_COLOR": "1"}, {"NO_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}, {"JUPYTER_COLUMNS": "x"}],
+    [{"PYTHONUTF8": "1"}, {"PYTHONDEVMODE": "1"}, {"PYTHONOPTIMIZE": "2"}, {"PYTHONINTMAXSTRDIGITS": "640"}],
+    [
+        *({"LC_ALL": name} for name in ("C", "xx_YY.zzz", "tr_TR.UTF-8")),
+        {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        {"LANG": "de_DE.ISO-8859-1", "LC_ALL": None},
+        {"LANG": None, "LC_ALL": None},
+    ],
+    [{"TZ": "nonsense/zone"}, {"TZ": "UTC+99:99"}],
+    [{"HOME": folder} for folder in (None, "/nowhere", "/dev/null", "")],
+    [
+        {"TMPDIR": "/proc"},
+        {"TMPDIR": "/nowhere"},
+        {"XDG_CACHE_HOME": "/proc"},
+        {"JOBLIB_TEMP_FOLDER": "/proc"},
+    ],
+    [{"MPLCONFIGDIR": folder} for folder in ("/proc/1/x", "/dev/null", "")],
+    [{"MATPLOTLIBRC": "/nowhere"}, {"DISPLAY": "nonsense:99"}, {"PATH": ""}, {"RAY_ADDRESS": "nonsense"}],
+    [{"PYTHONWARNINGS": "nonsense"}, {"PYTHONHASHSEED": "5"}, {"PYTHONWARNINGS": "error"}],
+    [{"OMP_NUM_THREADS": number} for number in ("0", "x")],
+    [{"LOKY_MAX_CPU_COUNT": number} for number in ("x", "-1")],
+    [{"ARROW_NUM_THREADS": "x"}, {"ARROW_IO_THREADS": "-1"}, {"USER": None, "LOGNAME": None}],
 ]
+"""What a variable may be; variables of different lines have nothing to do with each other."""
+
 SAID = {
     ("list", "models"): 0,
     ("run", "--policies", "orca-max,vllm-sosp", "--trace", "t.csv", "--out", "out"): 0,
@@ -150,9 +154,12 @@ SAID = {
 """Commands, and their exit codes."""
 
 
-@pytest.mark.slow_but("settings24")
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_setting_of_the_terminal_or_of_the_machine_ends_no_command(settings, tmp_path):
+@pytest.mark.slow_but("2")
+@pytest.mark.parametrize("which", range(7))
+def test_a_setting_of_the_terminal_or_of_the_machine_ends_no_command(which, tmp_path):
+    settings: dict[str, str | None] = {}
+    for values in SETTINGS:
+        settings |= values[which] if which < len(values) else {}
     (tmp_path / "t.csv").write_bytes(TRACE)
     for argv, expected in SAID.items():
         code, _, err = started(*argv, cwd=tmp_path, **settings)

@@ -1,46 +1,145 @@
-"""A command that is killed at any moment leaves nothing, or the whole of a result, and never half of one."""
+"""A command that is killed at any moment leaves nothing, or the whole of a result, and never half of one.
+
+What is on the disk changes only where a folder is made, where a file is opened to be written, renamed or
+removed, and while it is written. So commands are ended before each of these, and in the middle of a file.
+"""
 
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from pagesim.experiments.sweeps.run_store import RunStore
 from pagesim.results.result import load
+from tests.commands import HANGS_AFTER_S
 
-KILLS = 20
+pytestmark = pytest.mark.slow
 
-RUN = ("run", "--trace", "sharegpt", "--rate", "5", "--duration", "60", "--steps", "--trace-events")
+RUN = ("run", "--trace", "sharegpt", "--rate", "5", "--duration", "10", "--steps")
 SWEEP = (
-    *(
-        "sweep",
-        "--grid",
-        "policy=orca-max,vllm-sosp",
-        "--grid",
-        "rate=1,3",
-        "--seeds",
-        "4",
-        "--no-fast-forward",
-    ),
-    *("--num-requests", "100", "--num-blocks", "500", "--jobs", "2", "--x", "rate", "--y", "ttft.p50"),
+    *("sweep", "--grid", "policy=orca-max,vllm-sosp", "--grid", "rate=1,3", "--seeds", "2"),
+    *("--num-requests", "30", "--num-blocks", "500", "--x", "rate", "--y", "ttft.p50"),
 )
 
+FORKS = """
+import json, os, resource, signal, sys
+from pagesim.cli.main import app
 
-def check_run(out: Path, whole: Path) -> None:
-    """A result's folder is there with everything, or not at all."""
-    if out.exists():
-        assert contents(out) == contents(whole)
-        assert load(out).summary["requests"]["unfinished"] == 0
-        assert json.loads((out / "trace-events.json").read_text())["traceEvents"]
+def end_before(change, number, folder):
+    def count(event, arguments):
+        nonlocal change
+        if event == "open":
+            changes = isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        else:
+            changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
+        if changes and str(arguments[0]).startswith(folder):
+            change -= 1
+            if not change and number == signal.SIGXFSZ:  # in the middle of what is written from here on
+                signal.signal(number, signal.SIG_DFL)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+            elif not change:
+                signal.raise_signal(number)
+    sys.addaudithook(count)
+
+def run(arguments, change, number, size, folder):
+    sys.argv = ["pagesim", *arguments]
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.alarm(300)
+    if size:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    end_before(change, number, folder)
+    try:
+        app()
+    except SystemExit as end:
+        os._exit(end.code or 0)
+    os._exit(0)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        run(**json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A process that has started Python, but no library's threads, and runs each command in a copy of itself."""
+
+Ended = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def ended(environment, tmp_path_factory) -> Iterator[Ended]:
+    """Return a function that runs a command, ends it before one of its changes, and returns its exit code."""
+    folder = tmp_path_factory.mktemp("killed")
+    errors = (folder / "err").open("w+")
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=environment,
+    )
+
+    def run(*arguments: object, change: int = 0, number: int = 0, size: int = 0, folder: Path) -> int:
+        asked = {"arguments": [*map(str, arguments)], "change": change, "number": number, "size": size}
+        process.stdin.write(json.dumps({**asked, "folder": str(folder)}) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield run
+    process.communicate(timeout=HANGS_AFTER_S)
+    errors.seek(0)
+    assert "Traceback" not in errors.read()
+
+
+def contents(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*")}
+
+
+KILLED, INTERRUPTED = -signal.SIGKILL, 130
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["nothing there", "an older result"])
+def test_a_result_is_there_with_everything_or_not_at_all(older, ended, succeeds, tmp_path):
+    succeeds(*RUN, "--out", tmp_path / "whole")
+    succeeds(*RUN, "--seed", "7", "--out", tmp_path / "old")
+    out = tmp_path / "here" / "out"
+    for change in count(1):
+        shutil.rmtree(out.parent, ignore_errors=True)
+        if older:
+            shutil.copytree(tmp_path / "old", out)
+        number = (signal.SIGKILL, signal.SIGINT)[change % 2]
+        code = ended(*RUN, "--out", out, change=change, number=number, folder=out.parent)
+        if out.exists():
+            seed = load(out).scenario.seed
+            assert seed == 0 or (older and seed == 7)
+            assert contents(out) == contents(tmp_path / "whole")
+            assert load(out).summary["requests"]["unfinished"] == 0
+        else:
+            assert not older
+        if not code:
+            break
+        assert code == (KILLED if number == signal.SIGKILL else INTERRUPTED)
+        if code == INTERRUPTED and out.parent.exists() and not (out.exists() and seed == 0):
+            assert {path.name for path in out.parent.iterdir()} <= {"out"}, "no draft is left"
+    assert change > 8
+    assert seed == 0
+
+
+def test_a_result_whose_file_ends_in_the_middle_is_not_there(ended, tmp_path):
+    for size in (1, 5_000, 50_000):
+        code = ended(*RUN, "--out", tmp_path / "out", size=size, folder=tmp_path)
+        assert code == -signal.SIGXFSZ
+        assert not (tmp_path / "out").exists()
 
 
 def check_sweep(out: Path, whole: Path) -> None:
@@ -55,99 +154,46 @@ def check_sweep(out: Path, whole: Path) -> None:
         assert {**ours.summary, "sim": 0} == {**theirs.summary, "sim": 0}
     for name in ("sweep.toml", "runs.parquet", "means.parquet"):
         if (out / name).exists():
-            assert len(kept) == 16
+            assert len(kept) == 8
             assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
-def check_report(out: Path, whole: Path) -> None:
-    """The page is there to its last byte, or not at all."""
-    if out.exists():
-        assert out.read_bytes() == whole.read_bytes()
-
-
-@dataclass(frozen=True)
-class Killed:
-    """A command that is killed, and what must be true of its folder whenever that happens.
-
-    Attributes:
-        arguments: without ``--out``; RESULT stands for a folder with a result.
-        check: the folder, and that of a run that was not killed.
-        is_over: whether nothing is left to do.
-    """
-
-    arguments: tuple[str, ...]
-    check: Callable[[Path, Path], None]
-    is_over: Callable[[Path], bool]
-
-
-COMMANDS = {
-    "report": Killed(("report", "RESULT", "--instants", "40"), check_report, Path.exists),
-    "run": Killed(RUN, check_run, Path.exists),
-    "sweep": Killed(SWEEP, check_sweep, lambda out: any(out.glob("*.svg"))),
-}
-
-
-def contents(folder: Path) -> set[str]:
-    """Every file in a folder; what stands beside a file instead of one."""
-    if folder.is_file():
-        return {file.name for file in folder.parent.glob(".*")}
-    return {str(file.relative_to(folder)) for file in folder.rglob("*")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_whatever_the_moment_no_half_result_is_taken_for_a_whole_one(name, start, succeeds, tmp_path):
-    command = COMMANDS[name]
-    rng = random.Random(name)
-    succeeds(*RUN, "--out", tmp_path / "result")
-    arguments = [str(tmp_path / "result") if each == "RESULT" else each for each in command.arguments]
-
-    def begin(out: Path) -> subprocess.Popen[str]:
-        # No pipes: workers may hold their ends for a while after their parent was killed.
-        with (tmp_path / "err").open("a") as err:
-            return start(*arguments, "--out", out, announced=True, stdout=subprocess.DEVNULL, stderr=err)
-
-    began = time.monotonic()
-    assert begin(tmp_path / "whole").wait(timeout=120) == 0
-    lasted = time.monotonic() - began
-    killed = 0
-    out = tmp_path / "killed"
+def test_a_sweep_goes_on_where_it_was_ended(ended, succeeds, tmp_path):
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    succeeds(*SWEEP, "--jobs", "1", "--out", whole)
     stored: dict[str, int] = {}
-    for _ in range(KILLS):
-        process = begin(out)
-        # As often before the first file as after the last would say little.
-        time.sleep(lasted * rng.uniform(0.25, 1.0))
-        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGINT)))
-        if process.wait(timeout=60) in (-signal.SIGKILL, 130):
-            killed += 1
-        else:
-            lasted *= 0.9  # the machine has become faster since
-        command.check(out, tmp_path / "whole")
+    code, ends, change = KILLED, 0, 9
+    while code:
+        number = (signal.SIGKILL, signal.SIGINT)[ends % 2]
+        jobs = 2 if not ends else 1
+        code = ended(*SWEEP, "--jobs", jobs, "--out", out, change=change, number=number, folder=out)
+        check_sweep(out, whole)
         before, stored = stored, {file.name: file.stat().st_mtime_ns for file in out.glob("runs/[!.]*")}
         assert before.items() <= stored.items(), "a run that is stored is not repeated"
-        if out.exists() and command.is_over(out):
-            shutil.rmtree(out) if out.is_dir() else out.unlink()
-            stored = {}
-    assert killed > KILLS // 2
-    assert begin(out).wait(timeout=120) == 0
-    command.check(out, tmp_path / "whole")
-    assert command.is_over(out)
-    assert "Traceback" not in (tmp_path / "err").read_text()
-    drafts = [each for each in contents(out) if Path(each).name.startswith(".")]
-    assert len(drafts) <= killed, "a kill may leave a draft behind, and no more than one"
+        assert code in (KILLED, INTERRUPTED, 0)
+        ends += 1
+        change += stored == before  # further where the last end left nothing new
+    assert ends > 10
+    assert any(out.glob("*.svg"))
+    drafts = [name for name in contents(out) if Path(name).name.startswith(".")]
+    assert len(drafts) <= ends, "a kill may leave a draft behind, and no more than one"
 
 
-@pytest.mark.slow
-def test_a_result_that_was_there_stays_until_the_new_one_takes_its_place(start, succeeds, tmp_path):
-    out = tmp_path / "out"
-    succeeds(*RUN, "--seed", "7", "--out", out)
-    old = (out / "summary.json").read_bytes()
-    rng = random.Random(3)
-    for _ in range(5):
-        process = start(*RUN, "--out", out, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(1.0, 3.0))
-        process.kill()
-        process.wait(timeout=30)
-        result = load(out)
-        assert result.scenario.seed in (7, 0)
-        assert result.scenario.seed == 0 or (out / "summary.json").read_bytes() == old
+def test_a_page_is_there_to_its_last_byte_or_not_at_all(ended, succeeds, tmp_path):
+    succeeds(*RUN, "--out", tmp_path / "result")
+    report = ("report", tmp_path / "result", "--instants", "40", "--out")
+    succeeds(*report, tmp_path / "whole.html")
+    page = tmp_path / "here" / "page.html"
+    page.parent.mkdir()
+    for number in (signal.SIGKILL, signal.SIGXFSZ):
+        for change in count(1):
+            code = ended(*report, page, change=change, number=number, folder=page.parent)
+            if page.exists():
+                assert page.read_bytes() == (tmp_path / "whole.html").read_bytes()
+                page.unlink()
+            if not code:
+                break
+            assert code == -number
+        assert change > 1
+    assert ended(*report, page, size=100_000, folder=page.parent) == -signal.SIGXFSZ
+    assert not page.exists()
