@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pagesim.accounting.timeline import Timeline
 from pagesim.accounting.tree_history import TreeHistory
 from pagesim.costs import CostModel
 from pagesim.errors import PagesimError
@@ -104,6 +105,7 @@ def run(
     progress: ProgressCallback | None = None,
     cost: CostModel | None = None,
     executor: MakeExecutor | None = None,
+    timeline: Timeline | None = None,
     observers: Sequence[Observer] = (),
     tables: bool = False,
 ) -> Result:
@@ -116,6 +118,7 @@ def run(
         progress: callback for a progress bar.
         cost: cost model to use in place of the one that the system names.
         executor: factory of what executes the iterations; by default a cost model predicts them.
+        timeline: timeline to record; its ``every`` must agree with ``steps``.
         observers: further observers, called after the recorder.
         tables: whether to keep block tables even if nothing reads them; decisions are the same.
     """
@@ -137,15 +140,18 @@ def run(
         shape=setting.ledger_shape(),
         reserves=setting.reserves,
     )
+    if timeline is not None:
+        timeline.begin(setting.config.cost, setting.trace, log)
     tree = TreeHistory() if setting.counts_pools and steps != "none" else None
     server = Server(
         setting,
         log,
         arrivals,
-        consume=[] if steps == "none" else [table.add],
+        consume=[] if steps == "none" else [table.add, *([] if timeline is None else [timeline.add])],
         aborts=setting.aborts(),
         executor=executor,
         observers=[
+            *([] if timeline is None else [timeline]),
             *([] if tree is None else [tree]),
             *([] if progress is None else [ProgressObserver(progress)]),
             *observers,

@@ -46,7 +46,7 @@ def command(*, out: OUT = Path("out/demo")) -> None:
     check_file(page, "page")
     flags = " ".join(f"--{name} {value}" for name, value in LOAD.items())
     show.say_notes((f"this is pagesim run {flags} --out {out}",))
-    run_command.command(scenario=None, serve=None, out=out, json=False, **LOAD)
+    run_command.command(scenario=None, serve=None, out=out, json=False, trace_events=False, **LOAD)
     folders = {name: out / policy for name, policy in ALLOCATORS.items()}
     with show.doing("reading") as progress:
         write_allocators_page(folders, page, window=WINDOW, progress=progress)

@@ -85,7 +85,7 @@ _PANEL_OF = {
     **dict.fromkeys(("replicas", "router", *APART), CLUSTER),
     **dict.fromkeys(("device", "cuda_graphs", "swap", "check"), DEVICE),
     **dict.fromkeys(("cost", "frontend"), COSTS),
-    **dict.fromkeys(("steps", "window", "out", "json"), OUTPUT),
+    **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }
 
 if TYPE_CHECKING:

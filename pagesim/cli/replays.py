@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pagesim.accounting.metrics import capacity_in
+from pagesim.accounting.timeline import Timeline
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli import show, show_runs
 from pagesim.experiments.clusters import run_cluster, run_pools
@@ -45,13 +48,14 @@ class Replayed:
     failed: bool = False
 
 
-def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any]) -> Replayed:
+def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_events: bool) -> Replayed:
     """Replay a scenario, a comparison or a cluster with a progress bar.
 
     Args:
         scenario: a single system, a comparison or a cluster.
         stored: whether the result will be stored.
         live: options of a run on a device; None simulates.
+        trace_events: whether to store a time line as well.
     """
     if isinstance(scenario, Comparison):
         return _comparison(scenario, stored=stored)
@@ -60,12 +64,13 @@ def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any]) -> Replaye
         return _cluster(scenario, trace, stored=stored)
     if live:
         return _live(scenario, trace, live)
-    result = _one(scenario, trace, stored=stored)
+    timeline = Timeline(every=scenario.steps) if trace_events else None
+    result = _one(scenario, trace, stored=stored, run=partial(run, timeline=timeline))
     return Replayed(
         result.summary,
         [result.summary],
         result.notes,
-        lambda folder: _store(result, folder),
+        lambda folder: _store(result, folder, timeline),
         lambda: show_runs.one(result),
     )
 
@@ -115,11 +120,21 @@ def _live(scenario: Scenario, trace: Trace, how: dict[str, Any]) -> Replayed:
     )
 
 
-def _store(result: Result, folder: Path) -> None:
+def _store(result: Result, folder: Path, timeline: Timeline | None = None) -> None:
+    from pagesim.results import trace_events
     from pagesim.results.plots import save_run_figures
 
     result.write(folder)
     save_run_figures(result, folder)
+    steps: Any = result.steps
+    if timeline is not None:
+        trace_events.write(
+            folder / trace_events.FILE,
+            timeline,
+            steps,
+            title=result.scenario.policy,
+            capacity=capacity_in(result.summary["memory"]),
+        )
 
 
 def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
@@ -13,6 +13,11 @@ from pagesim.cli.runs import all_rejected
 from pagesim.errors import PagesimError
 from pagesim.setup.files import check_target, publish
 from pagesim.setup.scenario import APART, SEVERAL, Cluster, Comparison, Scenario
+
+TRACE_EVENTS = Annotated[
+    bool,
+    typer.Option("--trace-events", help="Store a time line for Perfetto, too."),
+]
 
 
 class Live(BaseModel):
@@ -33,6 +38,7 @@ def command(
     serve: SERVE = None,
     out: OUT = None,
     json: JSON = False,
+    trace_events: TRACE_EVENTS = False,
     flags: dict[str, Any],
 ) -> None:
     """Replay a trace on one system, on several, or on a cluster.
@@ -58,7 +64,13 @@ def command(
     target = {Comparison: "comparison", Cluster: "cluster"}.get(kind, "run")
     if out is not None:
         check_target(out, target)
-    replayed = replays.replay(chosen, stored=out is not None, live=live)
+    if trace_events and (out is None or kind is not Scenario):
+        raise PagesimError(
+            "trace_events needs a folder to store the file in; give --out DIR"
+            if out is None
+            else "trace_events are those of one policy: leave --policies and --replicas out"
+        )
+    replayed = replays.replay(chosen, stored=out is not None, live=live, trace_events=trace_events)
     if out is not None:
         publish(out, replayed.store, target)
     rejected = all_rejected(replayed.runs)

@@ -1,1 +1,1 @@
-"""Results of a run: tables, files, figures and report pages."""
+"""Results of a run: tables, files, figures, timelines and report pages."""

@@ -46,7 +46,7 @@ def test_turns_after_completion_are_sent_one_by_one(succeeds, turns, tmp_path):
 
 
 def test_a_run_that_ends_before_all_is_sent_is_stored_reported_and_drawn(succeeds, tmp_path):
-    flags = ("--max-concurrency", "2", "--until", "3", "--out", tmp_path / "out")
+    flags = ("--max-concurrency", "2", "--until", "3", "--trace-events", "--out", tmp_path / "out")
     succeeds("run", *LOAD, *flags)
     assert pd.read_parquet(tmp_path / "out" / "requests.parquet")["arrival_s"].isna().sum() > 20
     succeeds("report", tmp_path / "out", "--out", tmp_path / "page.html")

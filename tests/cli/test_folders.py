@@ -188,6 +188,13 @@ def test_an_empty_folder_is_filled(succeeds, tmp_path):
     assert (out / "summary.json").exists()
 
 
+def test_a_time_line_is_stored_with_the_result_and_needs_a_folder(succeeds, refused, tmp_path):
+    succeeds("run", *SMALL, "--out", tmp_path / "without")
+    succeeds("run", *SMALL, "--trace-events", "--out", tmp_path / "with")
+    assert set(names(tmp_path / "with")) - set(names(tmp_path / "without")) == {"trace-events.json"}
+    assert "give --out DIR" in refused("run", *SMALL, "--trace-events")
+
+
 def test_folders_above_are_made(succeeds, tmp_path):
     succeeds("run", *SMALL, "--out", tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a" / "b" / "c" / "summary.json").exists()

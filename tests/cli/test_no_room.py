@@ -20,7 +20,7 @@ SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 TINY = ("--model", "tiny", "--num-blocks", "60", "--device", "cpu")
 
 WRITERS = {
-    "run": ("run", *SMALL, "--out", "{}"),
+    "run": ("run", *SMALL, "--trace-events", "--out", "{}"),
     "compare": ("run", *SMALL, "--policies", "orca-max,vllm-sosp", "--out", "{}"),
     "cluster": ("run", *SMALL, "--replicas", "2", "--out", "{}"),
     "sweep": ("sweep", *SMALL, "--grid", "num_blocks=300,400", "--jobs", "1", "--out", "{}"),

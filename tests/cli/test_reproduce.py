@@ -173,7 +173,7 @@ def test_every_field_of_a_scenario_is_a_flag_or_an_option_of_an_engine(succeeds)
     fields_of = {"num-samples": "n", "frontend-latency": "frontend"}
     flags = {fields_of.get(flag, flag.replace("-", "_")) for flag in (*shown, *listed)} | unlisted
     fields = {*Scenario.model_fields, *Comparison.model_fields, *Cluster.model_fields}
-    assert flags - fields == {"out", "json", "serve", "help", *LIVE}
+    assert flags - fields == {"out", "json", "serve", "trace_events", "help", *LIVE}
     assert fields <= flags
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 import pagesim as ps
 from pagesim.accounting.ledger import ENTRIES, GROUP_ENTRIES, HYBRID_ENTRIES
-from pagesim.results import plots
+from pagesim.accounting.timeline import Timeline
+from pagesim.api import run
+from pagesim.results import plots, trace_events
 from pagesim.results.result import Result
 from pagesim.results.step_table import STEP_COLUMNS
+from pagesim.setup.system import System
 
 MODELS: dict[str, dict[str, Any]] = {
     "windows": {"model": "gpt-oss-20b", "gpu": "h100"},
@@ -130,3 +134,18 @@ def test_a_result_is_stored_drawn_and_read_back(tmp_path: Path) -> None:
     assert plots.LABELS["state"] in bars.get_legend_handles_labels()[1]
     heights = np.array([[bar.get_height() for bar in group] for group in bars.containers])
     assert heights.sum(axis=0) == pytest.approx([100, 100])
+
+
+def test_the_time_line_counts_bytes(tmp_path: Path) -> None:
+    timeline = Timeline(every=False)
+    system = System(policy="vllm-v1", num_blocks=400, max_model_len=2048, **MODELS["states"])
+    result = run(system, trace(), timeline=timeline)
+    memory = result.summary["memory"]
+    capacity = memory["num_blocks"] * memory["page_bytes"]
+    assert result.steps is not None
+    trace_events.write(tmp_path / "x", timeline, result.steps, title="x", capacity=capacity)
+    events = json.loads((tmp_path / "x").read_text())["traceEvents"]
+    counts = [event["args"] for event in events if event["name"] == trace_events.MEMORY_BYTES]
+    assert counts
+    assert all(list(each) == list(HYBRID_ENTRIES) and sum(each.values()) == capacity for each in counts)
+    assert not any(event["name"] == trace_events.MEMORY for event in events)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pagesim.accounting.timeline import Timeline
 from pagesim.api import run
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import plan
@@ -19,6 +23,7 @@ from pagesim.models.parallel import (
     stage_weight_bytes,
     stages_of,
 )
+from pagesim.results import trace_events
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.system import System
@@ -156,6 +161,22 @@ def test_iterations_that_overlap_count_once_in_means_over_time(is_async: bool) -
         assert stage["layers"] == 8
         assert 0 < stage["busy"] < 1
         assert stage["busy"] * span < computing["step_s"].sum()
+
+
+def test_iterations_that_overlap_have_tracks_of_their_own(tmp_path: Path) -> None:
+    timeline = Timeline(every=True)
+    result = run(busy(), requests(), steps="iterations", timeline=timeline)
+    trace_events.write(tmp_path / "x", timeline, result.steps, title="x", capacity=700 * 16)
+    events = json.loads((tmp_path / "x").read_text(encoding="utf-8"))["traceEvents"]
+    tracks: dict[int, list[tuple[int, int]]] = {}
+    for event in events:
+        if event.get("cat") == "iteration" and event["dur"]:
+            tracks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    named = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert {"iterations", "iterations, 2"} <= set(named)
+    assert len(tracks) > 1
+    for of_track in tracks.values():
+        assert all(end <= start for (_, end), (start, _) in pairwise(of_track))
 
 
 def test_the_stage_with_the_fewest_blocks_decides_for_all() -> None:
