@@ -10,7 +10,7 @@ from pagesim.errors import PagesimError, brief
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_LAUNCHER_VARIABLE = re.compile(r"(?:--env=|-e)?([A-Z_][A-Z0-9_]*=.*)", re.DOTALL)
+_LAUNCHER_VARIABLE = re.compile(r"(?:-(?:-env=|e))?([A-Z_][A-Z0-9_]*=.*)", re.DOTALL)
 _IMAGE = re.compile(r"vllm-openai[\w-]*(?:[:@]\S+)?")
 _REDIRECT = re.compile(r"[\d&]?>{1,2}(?:&\d)?(.*)")
 _SHELL = re.compile(r"[$`]|^[&|;<>()]+$")

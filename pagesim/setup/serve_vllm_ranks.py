@@ -19,6 +19,13 @@ OF_RANKS = (
 )
 """Flags that only several ranks use; with a single rank they may at most have the value 1."""
 
+BALANCER = {
+    "enable_eplb": "enable-eplb",
+    "num_redundant_experts": "eplb-config.num_redundant_experts",
+    "eplb_window_size": "eplb-config.window_size",
+}
+"""Flags of the expert load balancer, by the options that they set."""
+
 OVERLAPPED = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep")
 """All-to-all backends with which a batch can be split to overlap computing with communication (config/vllm.py
 2187); no scheduler knows of it."""
@@ -42,9 +49,17 @@ def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list
             "--nnodes beside --data-parallel-size affects scheduling and is not modelled; leave it out",
         )
     moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
-    if options.get("enable_eplb") is False:
-        del options["enable_eplb"]
-        idle.append("enable-eplb")
+    if not options.get("enable_eplb"):
+        if copies := options.get("num_redundant_experts"):
+            flag = BALANCER["num_redundant_experts"]
+            raise FlagRefused(
+                flag,
+                f"--{flag} is {copies} without --enable-eplb; vLLM does not start so: "
+                "give both, or leave it out",
+            )
+        for option, flag in BALANCER.items():
+            options.pop(option, None)
+            idle.append(flag)
     if options.get("enable_expert_parallel"):
         if moe is None:
             notes.append(f"vLLM has no use for --{EXPERTS} here: {options['model']} has no experts")

@@ -17,7 +17,7 @@ from pagesim.setup.serve_flags import flags_of
 
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"\bpagesim ((?:[a-z][a-z-]*(?: |\b))+)")
-OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])\b")
+OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
 EXTRAS = re.compile(r"pip install (?:-e )?'([^']*)'")
 
 

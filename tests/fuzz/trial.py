@@ -1,4 +1,4 @@
-"""A trial: one file changed, read, and judged. The same seed and number give the same trial."""
+"""A trial: one file changed, read, and judged. The same seed, target and turn give the same trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutators import mutate
-from targets import Target, targets
+from targets import Target
 
 from pagesim.errors import PagesimError
 
@@ -50,21 +50,13 @@ class Hang(BaseException):
     """A reader takes too long."""
 
 
-def make(seed: int, number: int, folder: Path) -> Target:
-    """Put the files of a trial into a folder, what it held before removed, and return what reads them."""
-    rng = random.Random(f"{seed} {number}")
-    all_ = targets()
-    target = all_[number % len(all_)]
+def carry_out(seed: int, target: Target, turn: int, folder: Path) -> Outcome:
+    """Put a target's files into a folder, one of them changed, what it held before removed, and read them."""
+    rng = random.Random(f"{seed} {target.name} {turn}")
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     changed = rng.choice(target.mutated or tuple(target.files))
     target.put(folder, {changed: mutate(changed, target.files[changed], rng)})
-    return target
-
-
-def carry_out(seed: int, number: int, folder: Path) -> Outcome:
-    """Carry out a trial in this process."""
-    target = make(seed, number, folder)
     return read(target, folder)
 
 
