@@ -24,7 +24,8 @@ from pagesim.models.hf_parts import (
     recurrence,
     sparse_layers,
 )
-from pagesim.models.hf_quantization import cache_dtype, is_of_modelopt, weights, with_file
+from pagesim.models.hf_quant_file import with_file
+from pagesim.models.hf_quantization import cache_dtype, is_of_modelopt, weights
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
 from pagesim.models.layers import FullLayer, LatentLayer, Layer, StateLayer, WindowLayer

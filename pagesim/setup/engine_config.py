@@ -16,7 +16,6 @@ from pagesim.models.layers import KV_DTYPE_BYTES
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, most_running, static_fraction
-from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import (
     block_plan,
@@ -30,19 +29,16 @@ from pagesim.setup.block_plans import (
 )
 from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.drafting import Drafting, drafting_of
+from pagesim.setup.kv_dtypes import DEFAULT_KV_DTYPE, default_kv_dtype, is_sglang, kept_by_sglang
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.pool_plans import check_chunk, kept_by_sglang, pool_plan, sglang_kv_dtype
-from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, options_of, parts_of
+from pagesim.setup.pool_plans import check_chunk, pool_plan
+from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, Policy, options_of, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sizing import BlockPlan, Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.adapters import Adapters
-from pagesim.sizing.kernel_blocks import HOPPER
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
-
-DEFAULT_KV_DTYPE = "fp16"
-"""KV cache data type if neither the user nor the checkpoint specifies one: 16 bits, like the model."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +76,7 @@ class EngineConfig:
         spec, dtype = model(self.system.model), self.system.weight_dtype
         spec = spec if dtype is None else spec.with_weights(dtype)
         spec = divided_experts(spec, self.system, self.rank)
-        return kept_by_sglang(spec, self._capability) if self._is_sglang else spec
-
-    @property
-    def _capability(self) -> int:
-        """Compute capability of the GPU, times ten, or Hopper's if it is not known; 0 on AMD GPUs."""
-        return HOPPER if self.capability is None else self.capability
-
-    @property
-    def _is_sglang(self) -> bool:
-        """Whether the engine is SGLang."""
-        kind = self.system.scheduler or POLICY_PLUGINS.find(self.system.policy).scheduler
-        return issubclass(SCHEDULERS.find(kind).Options, SglangOptions)
+        return kept_by_sglang(self, spec) if is_sglang(self.system) else spec
 
     @cached_property
     def gpu(self) -> GpuSpec:
@@ -123,28 +108,7 @@ class EngineConfig:
     @cached_property
     def kv_dtype(self) -> str:
         """Data type of the KV cache, a key of `KV_DTYPE_BYTES`: as given, or the checkpoint's."""
-        system = self.system
-        if system.kv_cache_dtype is not None:
-            return system.kv_cache_dtype
-        if self._is_sglang:
-            return sglang_kv_dtype(self.model, self._capability) or DEFAULT_KV_DTYPE
-        kind = SCHEDULERS.find(system.scheduler or POLICY_PLUGINS.find(system.policy).scheduler)
-        field = kind.Options.model_fields.get("vllm_version")
-        version = system.option("vllm_version") or (field and field.default)
-        release = RELEASES.get(version or "")
-        # Another weight dtype means another checkpoint, whose cache type is not known.
-        if release is None or not release.follows_checkpoint or system.weight_dtype is not None:
-            return DEFAULT_KV_DTYPE
-        sm10x = (self.gpu.capability or 0) // 10 == 10
-        found = self.model.kv_dtype or DEFAULT_KV_DTYPE
-        if self.model.fp8_on_sm10x and found == DEFAULT_KV_DTYPE and sm10x:
-            return "fp8"
-        if found not in KV_DTYPE_BYTES:
-            raise PagesimError(
-                f"kv_cache_dtype is left out, and the checkpoint of {system.model} has a KV cache in {found}"
-                ", whose bytes are not known here: give kv_cache_dtype fp8 or bf16"
-            )
-        return found
+        return self.system.kv_cache_dtype or default_kv_dtype(self)
 
     @cached_property
     def machine(self) -> Machine:

@@ -13,7 +13,8 @@ from pagesim.models.layers import LatentLayer, StateLayer
 from pagesim.scheduling.sglang import SglangOptions, most_running
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_longest, divided_over, refused_graphs
-from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.kv_dtypes import DEFAULT_KV_DTYPE
 from pagesim.sizing import BlockPlan, divide_statically
 
 

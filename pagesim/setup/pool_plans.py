@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache.radix import HostPool
-from pagesim.models import ModelSpec
-from pagesim.models.layers import IndexerLayer, LatentLayer
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.sglang.defaults import options_of_rank, states_of_a_request
 from pagesim.setup.block_plans import STATE_DTYPES
@@ -16,9 +13,6 @@ from pagesim.sizing import PoolPlan, StatePlan, plan_pools, plan_states
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
-
-BLACKWELL = 100
-"""Compute capability of the first Blackwell GPUs, times ten."""
 
 GB = 1e9
 """Bytes per gigabyte."""
@@ -65,41 +59,6 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
     ratio = options.swa_full_tokens_ratio
     drafts = config.drafting.attending
     return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp, draft_layers=drafts)
-
-
-def _is_sparse(spec: ModelSpec) -> bool:
-    """Return whether an indexer selects the latent vectors that attention reads (DSA)."""
-    layers = spec.cache_layers
-    return any(isinstance(layer, IndexerLayer) for layer in layers) and any(
-        isinstance(layer, LatentLayer) and not layer.token_bytes for layer in layers
-    )
-
-
-def sglang_kv_dtype(spec: ModelSpec, capability: int) -> str:
-    """Return the data type of SGLang's KV cache if none is given; empty for 16 bits.
-
-    Source: ``_dsa_kv_cache_dtype_default`` (arg_groups/overrides.py), mem_cache/kv_cache_dtype.py.
-    """
-    if _is_sparse(spec):
-        return "fp8" if capability >= BLACKWELL else ""
-    return "fp8" if spec.kv_dtype == "fp8" and not spec.kv_by_vllm else ""
-
-
-def kept_by_sglang(spec: ModelSpec, capability: int) -> ModelSpec:
-    """Return a model whose latent vectors have the bytes that SGLang's kernels of sparse attention keep.
-
-    In fp8 those on AMD and Blackwell GPUs keep no scales, unless for GLM on a workstation's GPU. Source:
-    ``_dsa_split_backend_resolution`` (arg_groups/overrides.py), mem_cache/kv_cache_configurator.py 3415.
-    """
-    if not _is_sparse(spec) or 0 < capability < BLACKWELL or (spec.fp8_on_sm10x and capability >= 120):
-        return spec
-    return replace(
-        spec,
-        cached=tuple(
-            replace(layer, fp8_bytes=0) if isinstance(layer, LatentLayer) else layer
-            for layer in spec.cache_layers
-        ),
-    )
 
 
 def host_pool(config: EngineConfig) -> HostPool | None:

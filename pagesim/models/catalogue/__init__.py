@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pagesim.models.catalogue.rows import ids, names, spec_of
 from pagesim.models.catalogue.unknown import unknown
-from pagesim.models.hf_quantization import FILE
+from pagesim.models.hf_quant_file import FILE
 from pagesim.models.huggingface import from_hf_config
 from pagesim.models.layer_file import from_layers, is_layer_file
 from pagesim.models.model_spec import ModelSpec

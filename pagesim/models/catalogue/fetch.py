@@ -10,7 +10,7 @@ from typing import Any
 from pagesim.errors import PagesimError, reason
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.catalogue.unknown import HUB_ID, out_of_scope, unknown
-from pagesim.models.hf_quantization import FILE
+from pagesim.models.hf_quant_file import FILE
 
 WAIT = 5
 """Timeout for the Hub's answer, in seconds."""
