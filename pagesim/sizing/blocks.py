@@ -226,16 +226,18 @@ def _does_not_fit(
     # Blocks only get smaller with more GPUs, so room for the present block suffices.
     fits = next((d for d in allowed if fitting(d) >= 1), None)
     name = "tensor_parallel_size"
+    # SGLang's counts the GPUs of all ranks of attention; here ``tp`` is one rank's.
+    ranks = model.expert_division.ranks if static and model.expert_division else 1
     advice = (
-        f"the smallest {name} that fits is {fits}"
+        f"the smallest {name} that fits is {fits * ranks}"
         if fits
-        else f"no {name} up to its {model.heads} heads fits"
+        else f"no {name} up to its {model.heads} heads{' a rank' if ranks > 1 else ''} fits"
     )
     usable = utilization * gpu.memory_bytes / GIB
     if static:
         advice += f", or raise mem_fraction_static above {utilization:g}"
     return CapacityError(
-        f"{model.name} with {name} {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU "
-        f"leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "
+        f"{model.name} with {name} {tp * ranks} does not fit on {gpu.name}: {weights:.1f} GiB of weights a "
+        f"GPU leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "
         f"{advice}"
     )

@@ -121,6 +121,14 @@ def test_what_is_not_divided_beside_deepep_is_whole_on_each_gpu(ranks: str) -> N
     assert divided == none
 
 
+def test_what_does_not_fit_is_said_by_the_gpus_of_all_ranks() -> None:
+    line = "sglang serve deepseek-v3 --tp 8 --dp 8 --enable-dp-attention"
+    said = "deepseek-v3 with tensor_parallel_size 8 does not fit on h100: .* the smallest .* that fits is 32"
+    with pytest.raises(PagesimError, match=said):
+        planned(line, "h100")
+    assert planned(line.replace("--tp 8", "--tp 32"), "h100").tokens > 0
+
+
 def test_a_dense_width_that_sglang_does_not_start_with_is_refused() -> None:
     with pytest.raises(PagesimError, match="SGLang starts only with 1 or all 8 GPUs"):
         planned("sglang serve deepseek-v3 --tp 8 --moe-dense-tp-size 2", "h200")
