@@ -59,6 +59,29 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     return Tower(shares, of_tower, heads), tuple(found)
 
 
+WITHOUT_IMAGES = ("gemma3", "llama4", "step3_vl", "inkling")
+"""Families of which SGLang 0.5.23 serves text alone unless told otherwise (configs/model_config.py 692)."""
+
+_OWN_DEFAULTS = {"kimi_k25": (27, 1152), "kimi_k3": (27, 1024)}
+"""Layers and width of a tower in SGLang's own classes of configs, which have other keys than the file."""
+
+
+def sglang_images(config: HfConfig) -> tuple[str, int, int] | None:
+    """Return the family of a model that SGLang serves images with, and its tower's layers and width.
+
+    Keys that the family's config does not have count as those of the tower of CLIP: 24 layers of 1024. None
+    for a model of text. Source: 0.5.23, arg_groups/memory_hook.py 432.
+    """
+    family, vision = str(config.whole.get("model_type")), config.whole.get("vision_config")
+    if not isinstance(vision, Mapping) or family in WITHOUT_IMAGES:
+        return None
+    layers, width = _OWN_DEFAULTS.get(family, (24, 1024))
+    prefix = "vt_" if family == "kimi_k3" else ""
+    sizes = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
+    layers = sizes.number(f"{prefix}num_hidden_layers", default=layers)
+    return family, layers, sizes.number(f"{prefix}hidden_size", default=width)
+
+
 def _sum(*shares: Shares) -> Shares:
     return Shares(*map(sum, zip(*shares, strict=True)))
 

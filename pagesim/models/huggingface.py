@@ -27,7 +27,7 @@ from pagesim.models.hf_parts import (
 from pagesim.models.hf_quant_file import with_file
 from pagesim.models.hf_quantization import cache_dtype, is_of_modelopt, weights
 from pagesim.models.hf_unread import unread
-from pagesim.models.hf_vision import Tower, parts
+from pagesim.models.hf_vision import Tower, parts, sglang_images
 from pagesim.models.layers import FullLayer, LatentLayer, Layer, StateLayer, WindowLayer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
@@ -112,6 +112,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config, layers),
         "fp8_on_sm10x": config.family in ("glm_moe_dsa", "glm5_next"),
+        "sglang_images": sglang_images(config),
         "image_prefixes": config.family in ("gemma3", "gemma4") and config.is_part,
         "cached": () if alike else kept,
         "attending": having(False),

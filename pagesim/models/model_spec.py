@@ -88,8 +88,8 @@ class ModelSpec:
         unread: config keys that may change the weights and are not read.
         kv_dtype: KV cache dtype if the checkpoint specifies one: fp8 or nvfp4; else '', for 16 bits.
         kv_by_vllm: whether vLLM alone follows it, and not SGLang (compressed-tensors).
-        fp8_on_sm10x: whether vLLM keeps the latent vectors in fp8 on Blackwell server GPUs unless told
-            otherwise (GLM-5).
+        fp8_on_sm10x: whether vLLM's latent vectors are in fp8 on Blackwell server GPUs by default (GLM-5).
+        sglang_images: what SGLang goes by if it serves images (`hf_vision.sglang_images`); else None.
         image_prefixes: whether the tokens of an image attend to one another in both directions (Gemma 3).
         attending: indices of the layers that attend, from 0; empty if they are the first ones.
         recurring: likewise for the layers that keep a state.
@@ -153,6 +153,7 @@ class ModelSpec:
     kv_dtype: str = ""
     kv_by_vllm: bool = False
     fp8_on_sm10x: bool = False
+    sglang_images: tuple[str, int, int] | None = None
     image_prefixes: bool = False
     attending: tuple[int, ...] = ()
     recurring: tuple[int, ...] = ()

@@ -71,6 +71,7 @@ class Machine(NamedTuple):
         latent: whether the model caches latent vectors (MLA).
         mtp_modules: MTP modules of its checkpoint that draft tokens; 0 if unknown.
         has_states: whether some of its layers keep a recurrent state.
+        images: family, layers and width of its vision tower if images are served; else None.
     """
 
     gpu: str
@@ -82,3 +83,4 @@ class Machine(NamedTuple):
     latent: bool = False
     mtp_modules: int = 0
     has_states: bool = False
+    images: tuple[str, int, int] | None = None

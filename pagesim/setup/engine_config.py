@@ -123,6 +123,7 @@ class EngineConfig:
             latent=self.model.mla is not None,
             mtp_modules=len(self.model.mtp or ()),
             has_states=self.model.state_layers > 0,
+            images=self.model.sglang_images,
         )
 
     @cached_property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
 from pagesim.sizing.division import Division
+from pagesim.sizing.kernel_blocks import HOPPER
 
 STARTED_BYTES = int(0.7 * GIB)
 """Bytes that a process uses before it loads weights: the CUDA context, libraries. Logs of 2026 releases show
@@ -37,11 +38,22 @@ def divide_statically(
     ranks = 1 if model.expert_division is None else model.expert_division.ranks
     linked = tp * ranks > 1 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s
     free = gpu.memory_bytes - STARTED_BYTES - (LINKED_BYTES if linked else 0)
+    images = 0 if model.sglang_images is None else _image_bytes(model.sglang_images[0], gpu)
     return Division(
         memory=gpu.memory_bytes,
         requested=free,
         weights=model.weight_bytes_per_gpu(tp) + drafter_bytes,
-        activations=free - int(free * mem_fraction_static),
+        activations=free - int(free * mem_fraction_static) + images,
         graphs=0,
         other=0,
     )
+
+
+def _image_bytes(family: str, gpu: GpuSpec) -> int:
+    """Return the bytes that images take after the cache is sized: their embeddings, and features on the way.
+
+    Source: ``mm_runtime_reservation_gb`` (mem_cache/kv_cache_configurator.py), ``qwen3_vl.py``
+    (arg_groups/model_overrides).
+    """
+    large_hopper = gpu.capability == HOPPER and gpu.memory_bytes >= 60 * GIB
+    return GIB if family in ("qwen3_vl", "qwen3_vl_moe") and large_hopper else 100 << 20

@@ -133,6 +133,19 @@ def reserved_mib(options: SglangOptions, machine: Machine) -> float:
     return reserved + (DEEPEP if options.moe_a2a_backend == "deepep" and options.graphs_decodes else 0)
 
 
+def images_share(layers: int, width: int) -> float:
+    """Return the factor by which serving images lowers ``mem_fraction_static``.
+
+    Source: ``adjust_mem_fraction_for_vlm`` (arg_groups/memory_hook.py).
+
+    Args:
+        layers: layers of the vision tower.
+        width: width of its hidden states.
+    """
+    size = layers * width**2 / (24 * 1024**2)  # beside CLIP's ViT-L
+    return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (size - 1)))
+
+
 def static_fraction(options: SglangOptions, machine: Machine) -> float:
     """Return ``mem_fraction_static``: the share of a GPU's memory that weights and cache may occupy.
 
@@ -158,7 +171,7 @@ def static_fraction(options: SglangOptions, machine: Machine) -> float:
             f"{reserved_mib(options, machine):,.0f} of {machine.gpu}'s {memory:,.0f} MiB aside: lower it "
             "(-1, no chunks, goes by max_prefill_tokens), or give mem_fraction_static"
         )
-    return share
+    return share if machine.images is None else share * images_share(*machine.images[1:])
 
 
 def most_running(options: SglangOptions, capacity: int, context: int) -> int:
@@ -213,6 +226,30 @@ def states_of_a_request(options: SglangOptions, page: int) -> int:
     return 3 + options.tracking_slots(page) if options.caches else 1
 
 
+GRAPHS_BESIDE_IMAGES = (
+    *("cohere2_vision", "glm5_next", "interns2_mobius", "kimi_k25", "kimi_k3", "minimax_m3", "minimax_m3_vl"),
+    *("muse_glimmer", "muse_spark", "paddleocr_vl", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
+)
+"""Families with images whose prompts have CUDA graphs (configs/model_config.py 2501)."""
+
+QWEN3_VL = ("qwen3_vl", "qwen3_vl_moe")
+"""Families with defaults of their own on large Hopper GPUs (arg_groups/model_overrides/qwen3_vl.py)."""
+
+
+def _with_images(options: SglangOptions, machine: Machine) -> SglangOptions:
+    """Return the options with the defaults that depend on images."""
+    if machine.images is None:
+        return options
+    family = machine.images[0]
+    found: dict[str, Any] = {}
+    if family not in GRAPHS_BESIDE_IMAGES:
+        found["disable_prefill_cuda_graph"] = True
+    large_hopper = machine.gpu.startswith(("h", "gh")) and _memory_mib(machine) >= 60 * 1024
+    if family in QWEN3_VL and large_hopper and "prefill_decode_interval" not in options.model_fields_set:
+        found["prefill_decode_interval"] = 22
+    return options.model_copy(update=found)
+
+
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     """Return the options with SGLang's defaults on a machine, except those that depend on memory.
 
@@ -221,6 +258,7 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     """
     if machine.has_states and options.caches and options.mamba_radix_cache_strategy == "no_buffer":
         options = options.model_copy(update={"disable_overlap_schedule": True})
+    options = _with_images(options, machine)
     chunk = options.chunked_prefill_size
     if chunk == 0:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
