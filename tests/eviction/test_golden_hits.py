@@ -173,11 +173,11 @@ def test_small_traces_hit_as_often_as_in_libcachesim(policies: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_size_of_longer_traces_is_equal(policies: Path) -> None:
-    check_tree(policies, "tree_multiturn_s7", "multiturn_s7")
-    check_flat(policies, "flat_multiturn_s7", "multiturn_s7")
-    check_tree(policies, "tree_conversation", "conversation_trace")
-    check_flat(policies, "flat_conversation", "conversation_trace")
+@pytest.mark.parametrize("trace", ["multiturn_s7", "conversation"])
+@pytest.mark.parametrize("kind", ["tree", "flat"])
+def test_every_size_of_longer_traces_is_equal(policies: Path, kind: str, trace: str) -> None:
+    check = {"tree": check_tree, "flat": check_flat}[kind]
+    check(policies, f"{kind}_{trace}", {"conversation": "conversation_trace"}.get(trace, trace))
 
 
 def test_victims_are_those_of_the_reference_request_by_request(policies: Path) -> None:
