@@ -185,7 +185,6 @@ PUBLIC: dict[str, dict[str, str]] = {
     "pagesim.kernels.swap": {
         "Pools": "the caches and their host memory",
         "SwapStrategy": "what `make_strategy` returns",
-        "LayerSwap": "swaps layer by layer, beside the layers before",
         "make_strategy": "swaps blocks in a way chosen by name",
     },
     "pagesim.kernels.timing": {

@@ -6,7 +6,6 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.swap.base import Copy, Direction, Pools, SwapStrategy, Transfer
 from pagesim.kernels.swap.copies import CopyBatch, CopyEach
 from pagesim.kernels.swap.gather import GatherCopy
-from pagesim.kernels.swap.layers import LayerSwap
 
 __all__ = [
     "STRATEGIES",
@@ -15,7 +14,6 @@ __all__ = [
     "CopyEach",
     "Direction",
     "GatherCopy",
-    "LayerSwap",
     "Pools",
     "SwapStrategy",
     "Transfer",

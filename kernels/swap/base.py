@@ -167,7 +167,7 @@ class SwapStrategy(ABC):
     time of the call; ``Transfer`` tells when they finish. On the CPU they finish before the call returns.
 
     A subclass implements ``move``, which gets at least one block, all checked, on the strategy's stream, and
-    ``lacks``, which tells what is missing. `LayerSwap` moves the same blocks layer by layer.
+    ``lacks``, which tells what is missing.
 
     Args:
         pools: pools to copy between.
